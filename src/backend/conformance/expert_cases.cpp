@@ -219,6 +219,9 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
       {1300, 520, 192, 4, 2, true, true},
       {1100, 72, 40, 3, 2, false, false},
       {700, 264, 136, 2, 1, false, false, true},
+      {5400, 64, 16, 200, 8, false, false},
+      {2500, 4104, 16, 8, 1, false, false},
+      {4300, 2568, 16, 20, 1, false, false},
   };
   for (const ExpertShape& s : shapes) {
     if (s.has_outliers && !spec.quantizes_activations()) continue;

@@ -11,6 +11,7 @@
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
 #include "backend/cuda/kernel/expert/expert_chain.h"
 #include "backend/cuda/kernel/expert/expert_order.h"
+#include "backend/cuda/kernel/expert/expert_order_rows.h"
 #include "backend/cuda/kernel/expert/expert_stream.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
 #include "backend/cuda/kernel/latent/latent_expanded.h"
@@ -118,6 +119,7 @@ inline constexpr KernelInfo kKernels[] = {
     {"expert/expert_combine_rows.cu", "expert_combine_norm_rows", 0, true},
     {"expert/expert_copy_rows.cu", "expert_copy_rows"},
     {"expert/expert_order.cu", "expert_order", kOrderSharedBytes},
+    {"expert/expert_order_rows.cu", "expert_order_rows", kOrderRowsSharedBytes, true},
     {"expert/expert_outliers.cu", "expert_outliers", 0, true},
     {"expert/expert_product.cu", "expert_product_bf16_bf16"},
     {"expert/expert_product.cu", "expert_product_bf16_f32"},

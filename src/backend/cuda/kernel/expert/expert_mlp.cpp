@@ -3,6 +3,7 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/expert/expert_order_rows.h"
 #include "backend/cuda/kernel/expert/expert_outliers.h"
 #include "backend/cuda/kernel/expert/expert_product.h"
 #include "backend/cuda/kernel/expert/expert_stream.h"
@@ -40,6 +41,7 @@ struct ExpertScratch {
   char* x = nullptr;         // [pairs, hidden_size] act or codes, where rows are copied before the product
   char* act = nullptr;       // [pairs, act_stride] act
   QuantizedRow* x_rows = nullptr;  // [pairs] of those copies, where gate_up is integer
+  int32_t* cta_counts = nullptr;   // [SMs, experts], where rows are copied
   float* y = nullptr;              // [pairs, y_stride]; bf16 takes half of it
 };
 
@@ -63,7 +65,7 @@ IntegerScratch take_codes(const PackedWeight& weight, int64_t num_rows, ScratchL
 // What a way of computing needs beside the order, codes, act and y.
 enum class Extra { kNone, kX, kGateUp };
 
-ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_rows, Extra extra,
+ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_rows, Extra extra, int64_t num_sms,
                       ScratchLayout& layout) {
   const int64_t element = dtype_bytes(p.x.dtype());
   ExpertScratch scratch;
@@ -72,6 +74,7 @@ ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_
       layout.take<ExpertTile>(max_expert_tiles(num_pairs, p.gate_up->desc().num_matrices, tile_rows));
   scratch.order.row_tokens = layout.take<int32_t>(num_pairs);
   scratch.order.pair_rows = layout.take<int32_t>(num_pairs);
+  if (extra == Extra::kX) scratch.cta_counts = layout.take<int32_t>(num_sms * kOrderRowsMaxExperts);
   scratch.x_codes = take_codes(*p.gate_up, p.x.dim(0), layout);
   scratch.act_codes = take_codes(*p.down, num_pairs, layout);
   scratch.act = layout.take<char>(num_pairs * act_stride(p) * element);
@@ -92,16 +95,15 @@ ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_
 ExpertScratch take_scratch(CudaDevice& device, const ExpertMlpParams& p, int64_t tile_rows, Extra extra) {
   const int64_t num_pairs = p.x.dim(0) * p.expert_ids.dim(1);
   ScratchLayout counted;
-  lay_out(p, num_pairs, tile_rows, extra, counted);
+  lay_out(p, num_pairs, tile_rows, extra, device.num_sms(), counted);
   ScratchLayout layout{.base = static_cast<char*>(device.workspace(static_cast<size_t>(counted.bytes)))};
-  return lay_out(p, num_pairs, tile_rows, extra, layout);
+  return lay_out(p, num_pairs, tile_rows, extra, device.num_sms(), layout);
 }
 
-void make_order(Stream& stream, const ExpertMlpParams& p, const ExpertOrder& order, int64_t tile_rows) {
-  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+ExpertOrderKernelParams order_params(const ExpertMlpParams& p, const ExpertOrder& order, int64_t tile_rows) {
   const int64_t num_experts = p.gate_up->desc().num_matrices;
   CHECK(num_experts <= kOrderMaxExperts, "expert_mlp: {} experts exceed {}", num_experts, kOrderMaxExperts);
-  const ExpertOrderKernelParams params{
+  return {
       .expert_ids = p.expert_ids.data<int32_t>(),
       .ids_stride = p.expert_ids.stride(0),
       .order = order,
@@ -110,11 +112,16 @@ void make_order(Stream& stream, const ExpertMlpParams& p, const ExpertOrder& ord
       .num_experts = static_cast<int32_t>(num_experts),
       .tile_rows = static_cast<int32_t>(tile_rows),
   };
+}
+
+void make_order(Stream& stream, const ExpertMlpParams& p, const ExpertOrder& order, int64_t tile_rows) {
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const ExpertOrderKernelParams params = order_params(p, order, tile_rows);
   constexpr int kCtas = 8, kPairsOfCta = 4 * 32 * kOrderWarps;  // fewer take no longer alone
   const bool is_cluster = device.launches_early() && params.num_pairs > kPairsOfCta;
   launch(stream, kernel_id("expert_order"),
          {.x = is_cluster ? kCtas : 1, .num_threads = 32 * kOrderWarps, .cluster = is_cluster ? kCtas : 1}, params,
-         {{"num_pairs", params.num_pairs}, {"num_experts", num_experts}});
+         {{"num_pairs", params.num_pairs}, {"num_experts", params.num_experts}});
 }
 
 // Rows that a CTA keeps in registers, with the threads of add_rms_norm, whose bits this gives.
@@ -343,23 +350,52 @@ TensorMap input_map(const DriverApi& api, const ProductInput& input, bool is_cod
                   : make_bf16_map(api, input.data, num_rows, input.row_bytes / 2, input.stride_bytes / 2, box_rows);
 }
 
-// The same rows, and what belongs to their codes, one behind the other in the order of experts.
-ProductInput copy_rows(Stream& stream, const ProductInput& input, const ExpertScratch& scratch, int64_t num_tokens,
-                       int64_t num_experts_per_tok) {
+ExpertCopyRowsKernelParams copy_params(const ExpertMlpParams& p, const ProductInput& input,
+                                       const ExpertScratch& scratch) {
   constexpr int64_t kUnit = 16;
+  return {.x = static_cast<const char*>(input.data),
+          .pair_rows = scratch.order.pair_rows,
+          .out = scratch.x,
+          .rows = input.integer.rows,
+          .ordered_rows = scratch.x_rows,
+          .x_stride_bytes = input.stride_bytes,
+          .num_units = static_cast<int32_t>(input.row_bytes / kUnit),
+          .num_experts_per_tok = static_cast<int32_t>(p.expert_ids.dim(1))};
+}
+
+// Whether order and copies are one launch.
+bool fits_order_rows(const CudaDevice& device, const ExpertMlpParams& p, int64_t row_bytes) {
+  constexpr int64_t kMaxPerToken = 32;  // a lane each
+  const int64_t per_token = p.expert_ids.dim(1);
+  return device.has(kernel_id("expert_order_rows")) && device.has_grid_barriers() &&
+         p.gate_up->desc().num_matrices <= kOrderRowsMaxExperts && per_token <= kMaxPerToken &&
+         ceil_div(p.x.dim(0), device.num_sms()) * per_token <= kOrderRowsMaxPairs && row_bytes <= kOrderRowsBytes;
+}
+
+// The same rows, and what belongs to their codes, one behind the other in the order of experts, which is made, too.
+ProductInput order_rows(Stream& stream, const ExpertMlpParams& p, const ProductInput& input,
+                        const ExpertScratch& scratch, int64_t tile_rows) {
   constexpr int kMaxThreads = 256;
   static_assert(kCopyRowsMaxPairs >= kMaxExpertsPerTok);
-  const ExpertCopyRowsKernelParams params{.x = static_cast<const char*>(input.data),
-                                          .pair_rows = scratch.order.pair_rows,
-                                          .out = scratch.x,
-                                          .rows = input.integer.rows,
-                                          .ordered_rows = scratch.x_rows,
-                                          .x_stride_bytes = input.stride_bytes,
-                                          .num_units = static_cast<int32_t>(input.row_bytes / kUnit),
-                                          .num_experts_per_tok = static_cast<int32_t>(num_experts_per_tok)};
-  launch(stream, kernel_id("expert_copy_rows"),
-         {.x = num_tokens, .num_threads = std::max(kCopyRowsMaxPairs, num_threads_for(params.num_units, kMaxThreads))},
-         params, {{"num_tokens", num_tokens}, {"row_bytes", input.row_bytes}});
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const int64_t num_tokens = p.x.dim(0);
+  const ExpertCopyRowsKernelParams copy = copy_params(p, input, scratch);
+  if (fits_order_rows(device, p, input.row_bytes)) {
+    const ExpertOrderRowsKernelParams params{
+        .order = order_params(p, scratch.order, tile_rows),
+        .copy = copy,
+        .num_arrived = device.grid_arrivals(),
+        .cta_counts = scratch.cta_counts,
+        .num_tokens = static_cast<int32_t>(num_tokens),
+        .num_slots = static_cast<int32_t>(std::min<int64_t>(kOrderRowsSlots, kOrderRowsBytes / input.row_bytes))};
+    launch(stream, kernel_id("expert_order_rows"), {.x = device.num_sms(), .num_threads = 32 * kOrderRowsWarps}, params,
+           {{"num_tokens", num_tokens}, {"num_experts", params.order.num_experts}, {"row_bytes", input.row_bytes}});
+  } else {
+    make_order(stream, p, scratch.order, tile_rows);
+    launch(stream, kernel_id("expert_copy_rows"),
+           {.x = num_tokens, .num_threads = std::max(kCopyRowsMaxPairs, num_threads_for(copy.num_units, kMaxThreads))},
+           copy, {{"num_tokens", num_tokens}, {"row_bytes", input.row_bytes}});
+  }
   ProductInput copied = input;
   copied.data = scratch.x;
   copied.integer.ordered_rows = scratch.x_rows;
@@ -400,7 +436,7 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams*
   const DType y = kernels.copies_x && act == DType::kBf16 && !device.is_deterministic() ? DType::kBf16 : DType::kF32;
   const bool has_cta_order = num_tokens <= kCtaOrderTokens && gate_up.num_matrices <= kCtaOrderExperts &&
                              num_pairs <= cta_order_pairs(kernels.tile_rows);
-  if (!has_cta_order) make_order(stream, p, scratch.order, kernels.tile_rows);
+  if (!has_cta_order && !kernels.copies_x) make_order(stream, p, scratch.order, kernels.tile_rows);
   const auto multiply = [&](KernelId kernel, const PackedWeight& weight, const ExpertWgmmaKernelParams& of_product,
                             int64_t weight_tiles) {
     ExpertWgmmaKernelParams params = of_product;
@@ -439,7 +475,7 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams*
                                has_silu ? kWgmmaRows / 2 : kWgmmaRows);
   };
   ProductInput x = make_input(stream, p.x, *p.gate_up, scratch.x_codes);
-  if (kernels.copies_x) x = copy_rows(stream, x, scratch, num_tokens, p.expert_ids.dim(1));
+  if (kernels.copies_x) x = order_rows(stream, p, x, scratch, kernels.tile_rows);
   x.integer.gathers = true;
   multiply(
       kernels.gate_up, *p.gate_up,

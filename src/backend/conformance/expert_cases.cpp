@@ -207,6 +207,7 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
       {280, 264, 136, 2, 1, false, false},
       {60, 272, 16, 200, 8, false, false},
       {256, 64, 16, 130, 8, true, false},
+      {120, 256, 32, 124, 8, false, false},  // about as many tiles as SMs, of 1 to 16 rows
       {9, 4104, 16, 4, 2, false, false},
       {24, 640, 256, 16, 1, false, false},
       {24, 640, 256, 16, 4, true, false},

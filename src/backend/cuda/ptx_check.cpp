@@ -76,8 +76,8 @@ Code parse(std::string_view body) {
 constexpr std::string_view kWeightsIn5d[] = {"linear_silu_wgmma", "expert_int8_down"};
 
 // Whose copies by threads bring nothing but weights.
-constexpr std::string_view kCopiesWeights[] = {"linear_chain", "expert_chain", "latent_values", "rms_norm",
-                                               "add_rms_norm"};
+constexpr std::string_view kCopiesWeights[] = {"linear_chain",  "expert_chain", "expert_stream",
+                                               "latent_values", "rms_norm",     "add_rms_norm"};
 
 // What down of experts reads early: ids of a kernel that ended before the one ahead let it start, and the order that it
 // makes of them in shared memory, by addresses without a state space.

@@ -523,7 +523,7 @@ bool fits_stream(CudaDevice& device, const ExpertMlpParams& p) {
          num_tokens <= kExpertStreamTokens && num_pairs <= kExpertStreamPairs &&
          gate_up.num_matrices <= kExpertStreamExperts && num_pairs <= kMaxStreamedRows * gate_up.num_matrices &&
          gate_up.in_features <= kExpertStreamMaxWidth && gate_up.in_features % 8 == 0 &&
-         down.in_features <= kExpertStreamMaxWidth && down.in_features % 8 == 0 && down.out_features % 16 == 0 &&
+         down.in_features <= kExpertStreamMaxWidth && down.in_features % 16 == 0 && down.out_features % 32 == 0 &&
          are_rows_aligned({&p.x});
 }
 

@@ -3,19 +3,21 @@
 //
 //   act[r] = silu(x[token of r] Wg_e^T) * (x[token of r] Wu_e^T),   y[r] = act[r] Wd_e^T
 //
-// W is streamed: a warp takes 16 rows of it along k, a step of 128 elements at a time, from a ring of its own in shared
+// W is streamed: a warp takes 32 rows of it along k, a step of 128 elements at a time, from a ring of its own in shared
 // memory that its copies fill, some steps ahead, through the ends of tiles and from one product into the next. The
 // packed layout is that of the tensor core's operand, so a lane copies and reads the same 16 bytes, decodes them in
-// registers and multiplies: no barrier of the CTA, no trip of decoded codes through shared memory.
+// registers and multiplies: no barrier of the CTA, no trip of decoded codes through shared memory. Two halves of the
+// rows share what is read of x.
 //
-// A CTA has an equal run of the groups of 16 rows (of gate_up 8 gates and their 8 ups) of all tiles of each product, a
-// tile being up to kRows rows of one expert. It goes through the run tile by tile: a phase. Its warps take groups of
-// the phase, and where that cuts one along k the warp with its first k adds the sums of the others. x of a tile stands
-// in shared memory as integers (expert_stream_rows.h). It comes there as it is while the tile before is multiplied:
-// loads would wait for what the rings have asked for. A lane has two rows of W and, of each 4 rows of x, one: the
-// columns of its high and low bytes. A group of W has a multiplier, the sum over a step is then a whole number of 32
-// bits: |x| is at most 8,160, 16 times a code at most 128, a multiplier at most 16. down of a tile begins when all CTAs
-// with groups of its gate_up have told so: those are neighbours, which end together.
+// A CTA has an equal run of the groups of 32 rows (of gate_up 16 gates and their 16 ups) of all tiles of each product,
+// a tile being up to kRows rows of one expert. It goes through the run tile by tile: a phase. Its warps take groups of
+// the phase, and where that cuts one along k the warp with its first k adds the sums of the others. Where there are
+// nearly as many tiles as CTAs, a CTA has one: activations then stay in shared memory. x of a tile stands in shared
+// memory as integers (expert_stream_rows.h). It comes there as it is while the tile before is multiplied, if it finds
+// room: loads would wait for what the rings have asked for. A lane has two rows of W of each half and, of each 4 rows
+// of x, one: the columns of its high and low bytes. A group of W has a multiplier, the sum over a step is then a whole
+// number of 32 bits: |x| is at most 8,160, 16 times a code at most 128, a multiplier at most 16. down of a tile begins
+// when all CTAs with groups of its gate_up have told so: those are neighbours, which end together.
 #pragma once
 
 #include "backend/cuda/kernel/elementwise/silu.h"
@@ -35,22 +37,26 @@ __device__ inline uint32_t stream_codes(uint32_t word) {
   return codes;
 }
 
-// Of the 16 rows of W that a warp has: the lane's two.
+// Of the 32 rows of W that a warp has, a lane one.
 struct StreamScales {
-  float of[2];
+  float own;
 
   __device__ StreamScales(const ExpertStreamKernelParams& p, const StreamPhase& phase, const char* matrix, int group) {
-    const int in_group = static_cast<int>(threadIdx.x) % 32 / 4;
-    const float* scales = reinterpret_cast<const float*>(matrix + product_of(p, phase).layout.scales_offset) + in_group;
-    of[0] = scales[phase.is_down != 0 ? group * 16 : group * 8];
-    of[1] = scales[phase.is_down != 0 ? group * 16 + 8 : p.intermediate_size + group * 8];
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const float* scales = reinterpret_cast<const float*>(matrix + product_of(p, phase).layout.scales_offset);
+    const int first = phase.is_down != 0 ? group * 32 : group * 16;
+    own = scales[first + lane + (phase.is_down == 0 && lane >= 16 ? p.intermediate_size - 16 : 0)];
+  }
+  // Of the row of half h that is the lane's first or second one.
+  __device__ float of(int h, int r) const {
+    return __shfl_sync(0xffffffffu, own, r * 16 + h * 8 + static_cast<int>(threadIdx.x) % 32 / 4);
   }
 };
 
 template <int kMultipliers, int kRows>
 class StreamWarp {
  public:
-  static constexpr int kBlocks = kRows / 4, kDepth = expert_stream_depth(kMultipliers, kRows),
+  static constexpr int kBlocks = kRows / 4, kDepth = expert_stream_depth(kRows),
                        kStepBytes = expert_stream_step_bytes(kMultipliers);
 
   __device__ StreamWarp(const ExpertStreamKernelParams& p, const StreamOrder& order, StreamCursor& cursor,
@@ -66,9 +72,16 @@ class StreamWarp {
     for (int i = 0; i < kDepth - 1; ++i) loads_.next(slot_ + i * kStepBytes);
   }
 
-  // sums += of the steps [begin, end) of a group: of each block of 4 rows of x the lane's two rows of W by row
-  // lane % 4.
-  __device__ void multiply(float (&sums)[kBlocks][2], uint32_t rows, int num_rows, int num_steps, int begin, int end) {
+  // Forgets what fill() has asked for.
+  __device__ void reset() {
+    wait_copies<0>();
+    loads_.reset();
+  }
+
+  // sums += of the steps [begin, end) of a group: of each half of its rows and of each block of 4 rows of x the lane's
+  // two rows of W by row lane % 4.
+  __device__ void multiply(float (&sums)[2][kBlocks][2], uint32_t rows, int num_rows, int num_steps, int begin,
+                           int end) {
     if constexpr (kBlocks > 2) {
       if (num_rows > 12) return multiply_blocks<4>(sums, rows, num_steps, begin, end);
       if (num_rows > 8) return multiply_blocks<3>(sums, rows, num_steps, begin, end);
@@ -79,62 +92,78 @@ class StreamWarp {
 
  private:
   template <int kUsed>
-  __device__ void multiply_blocks(float (&sums)[kBlocks][2], uint32_t rows, int num_steps, int begin, int end) {
+  __device__ void multiply_blocks(float (&sums)[2][kBlocks][2], uint32_t rows, int num_steps, int begin, int end) {
     uint32_t x = rows + static_cast<uint32_t>(begin * kExpertStreamBlockStepBytes + lane_ * 16);
     const uint32_t x_block = static_cast<uint32_t>(num_steps * kExpertStreamBlockStepBytes);
     const uint32_t to_unit = static_cast<uint32_t>(kStreamUnits + lane_ % 4 * 4 - lane_ * 16);
-    const uint32_t to_multipliers = static_cast<uint32_t>(1024 + lane_ / 4 * kMultipliers - lane_ * 16);
+    const uint32_t to_multipliers = static_cast<uint32_t>(2048 + lane_ / 4 * kMultipliers - lane_ * 16);
 #pragma unroll 1
     for (int step = begin; step < end; ++step) {
       wait_copies<kDepth - 2>();
       __syncwarp();
-      uint4 quads[2];
-      int multipliers[2][kMultipliers];
+      loads_.next(before_);
+      uint4 quads[2][2];
+      int multipliers[2][2][kMultipliers];
 #pragma unroll
-      for (uint32_t r = 0; r < 2; ++r) quads[r] = load_shared_16(slot_ + 512 * r);
+      for (uint32_t i = 0; i < 4; ++i) quads[i / 2][i % 2] = load_shared_16(slot_ + 512 * (i / 2) + 1024 * (i % 2));
 #pragma unroll
-      for (uint32_t r = 0; r < 2; ++r) {
+      for (uint32_t i = 0; i < 4; ++i) {
 #pragma unroll
         for (int m = 0; m < kMultipliers; ++m) {
-          multipliers[r][m] = static_cast<int>(load_shared_byte(slot_ + to_multipliers + 8 * r * kMultipliers + m));
+          multipliers[i / 2][i % 2][m] = static_cast<int>(
+              load_shared_byte(slot_ + to_multipliers + (8 * (i / 2) + 16 * (i % 2)) * kMultipliers + m));
         }
       }
-      loads_.next(before_);
       before_ = slot_;
       slot_ = slot_ == last_ ? slot_ - (kDepth - 1) * kStepBytes : slot_ + kStepBytes;
-      uint32_t a[4][4];
+      int32_t scaled[2][kUsed][2];
 #pragma unroll
-      for (uint32_t r = 0; r < 2; ++r) {
-        const uint32_t words[4] = {quads[r].x, quads[r].y, quads[r].z, quads[r].w};
+      for (int i = 0; i < 2; ++i) {
+        uint32_t a[2][2][4];
 #pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          a[s][r] = stream_codes(words[s] << 4);
-          a[s][2 + r] = stream_codes(words[s]);
-        }
-      }
+        for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int j = 0; j < kUsed; ++j) {
-        const uint32_t x_of_block = x + static_cast<uint32_t>(j) * x_block;
-        const float unit = load_shared_float(x_of_block + to_unit);
-        int32_t scaled[2];
+          for (int r = 0; r < 2; ++r) {
+            const uint4& quad = quads[h][r];
+            const uint32_t words[2] = {i == 0 ? quad.x : quad.z, i == 0 ? quad.y : quad.w};
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const uint4 quad = load_shared_16(x_of_block + 512 * i);
-          const uint32_t first[2] = {quad.x, quad.y}, second[2] = {quad.z, quad.w};
-          int32_t acc[2][4] = {};  // with a multiplier each
-          mma_m16n8k32_s8(acc[0], a[2 * i], first);
-          mma_m16n8k32_s8(acc[kMultipliers == 2 ? 0 : 1], a[2 * i + 1], second);
-#pragma unroll
-          for (int m = 0; m < kMultipliers / 2; ++m) {
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              const int32_t of_group = acc[m][2 * r] * 256 + acc[m][2 * r + 1];
-              scaled[r] = of_group * multipliers[r][i * kMultipliers / 2 + m] + (i + m == 0 ? 0 : scaled[r]);
+            for (int s = 0; s < 2; ++s) {
+              a[h][s][r] = stream_codes(words[s] << 4);
+              a[h][s][2 + r] = stream_codes(words[s]);
             }
           }
         }
 #pragma unroll
-        for (int r = 0; r < 2; ++r) sums[j][r] = __fmaf_rn(static_cast<float>(scaled[r]), unit, sums[j][r]);
+        for (int j = 0; j < kUsed; ++j) {
+          const uint4 quad = load_shared_16(x + static_cast<uint32_t>(j) * x_block + 512 * i);
+          const uint32_t first[2] = {quad.x, quad.y}, second[2] = {quad.z, quad.w};
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            int32_t acc[2][4] = {};  // with a multiplier each
+            mma_m16n8k32_s8(acc[0], a[h][0], first);
+            mma_m16n8k32_s8(acc[kMultipliers == 2 ? 0 : 1], a[h][1], second);
+#pragma unroll
+            for (int m = 0; m < kMultipliers / 2; ++m) {
+#pragma unroll
+              for (int r = 0; r < 2; ++r) {
+                const int32_t of_group = acc[m][2 * r] * 256 + acc[m][2 * r + 1];
+                scaled[h][j][r] =
+                    of_group * multipliers[h][r][i * kMultipliers / 2 + m] + (i + m == 0 ? 0 : scaled[h][j][r]);
+              }
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kUsed; ++j) {
+        const float unit = load_shared_float(x + static_cast<uint32_t>(j) * x_block + to_unit);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            sums[h][j][r] = __fmaf_rn(static_cast<float>(scaled[h][j][r]), unit, sums[h][j][r]);
+          }
+        }
       }
       x += kExpertStreamBlockStepBytes;
     }
@@ -149,25 +178,29 @@ class StreamWarp {
 // The sums of a group, times the scales of rows of W, are stored.
 template <int kRows>
 __device__ inline void finish_stream_group(const ExpertStreamKernelParams& p, int is_down, int group_of_tile,
-                                           const StreamTile& tile, const StreamScales& scales,
-                                           const float (&sums)[kRows / 4][2]) {
+                                           const StreamTile& tile, const StreamScales& scales, Bf16* act_rows,
+                                           int64_t act_stride, const float (&sums)[2][kRows / 4][2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, pair = lane % 4;
+  const float of_rows[2][2] = {{scales.of(0, 0), scales.of(0, 1)}, {scales.of(1, 0), scales.of(1, 1)}};
 #pragma unroll
   for (int j = 0; j < kRows / 4; ++j) {
     if (4 * j >= tile.num_rows) break;
     const int row = 4 * j + pair;
-    const float values[2] = {sums[j][0] * scales.of[0], sums[j][1] * scales.of[1]};
-    if (is_down != 0) {
-      if (row < tile.num_rows) {
-        float* y = p.y + (tile.first_row + row) * p.y_stride + group_of_tile * 16 + group;
-        y[0] = values[0];
-        y[8] = values[1];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float values[2] = {sums[h][j][0] * of_rows[h][0], sums[h][j][1] * of_rows[h][1]};
+      if (is_down != 0) {
+        if (row < tile.num_rows) {
+          float* y = p.y + (tile.first_row + row) * p.y_stride + group_of_tile * 32 + 8 * h + group;
+          y[0] = values[0];
+          y[16] = values[1];
+        }
+      } else {
+        const float product = silu_times<Bf16>(round_to<Bf16>(values[0]), round_to<Bf16>(values[1]));
+        const float next = __shfl_down_sync(0xffffffffu, product, 4);  // of the next row of W
+        Bf16* act = act_rows + row * act_stride + group_of_tile * 16 + 8 * h + group;
+        if (group % 2 == 0 && row < tile.num_rows) *reinterpret_cast<uint32_t*>(act) = pack_bf16(product, next);
       }
-    } else {
-      const float product = silu_times<Bf16>(round_to<Bf16>(values[0]), round_to<Bf16>(values[1]));
-      const float next = __shfl_down_sync(0xffffffffu, product, 4);  // of the next row of W
-      Bf16* act = static_cast<Bf16*>(p.act) + (tile.first_row + row) * p.act_stride + group_of_tile * 8 + group;
-      if (group % 2 == 0 && row < tile.num_rows) *reinterpret_cast<uint32_t*>(act) = pack_bf16(product, next);
     }
   }
 }
@@ -181,7 +214,7 @@ __device__ inline void tell_groups(const ExpertStreamKernelParams& p, int tile, 
 
 // All lanes of a warp: until the activations of a tile are there.
 __device__ inline void wait_for_activations(const ExpertStreamKernelParams& p, int tile) {
-  const uint32_t groups = static_cast<uint32_t>(p.intermediate_size / 8);
+  const uint32_t groups = static_cast<uint32_t>(p.intermediate_size / 16);
   if (threadIdx.x % 32 == 0) {
     const long long start = clock64();
     while (load_acquire(p.arrived + tile) < groups) {
@@ -194,30 +227,54 @@ __device__ inline void wait_for_activations(const ExpertStreamKernelParams& p, i
 __device__ inline bool has_activations(const ExpertStreamKernelParams& p, int tile) {
   uint32_t arrived = 0;
   if (threadIdx.x % 32 == 0) arrived = load_acquire(p.arrived + tile);
-  return __shfl_sync(0xffffffffu, arrived, 0) >= static_cast<uint32_t>(p.intermediate_size / 8);
+  return __shfl_sync(0xffffffffu, arrived, 0) >= static_cast<uint32_t>(p.intermediate_size / 16);
+}
+
+// Where a warp is, in shared memory: all that multiplying leaves registers for.
+struct StreamState {
+  StreamPhases phases;
+  StreamPhase phase, next;  // without groups: none
+  StreamShare share;        // what is left of the phase
+  Bf16* act;                // where the activations of the tile's first row go
+  int64_t act_stride;
+};
+
+// Not kept in registers.
+__device__ inline StreamTile read_again(const StreamTile& tile) {
+  const volatile StreamTile& of = tile;
+  StreamTile read;
+  read.expert = of.expert;
+  read.num_rows = of.num_rows;
+  read.first_row = of.first_row;
+  return read;
 }
 
 // What a warp has of a phase, which is number `number`.
 template <int kMultipliers, int kRows>
 __device__ inline void run_stream_phase(const ExpertStreamKernelParams& p, const StreamPhase& phase,
-                                        const StreamTile& tile, uint32_t rows,
+                                        const StreamTile* tiles, uint32_t rows,
                                         StreamWarp<kMultipliers, kRows>& multiplier, float* sums_of_warps,
-                                        uint32_t* left_in, uint32_t number) {
-  constexpr int kSums = kRows / 4 * 2;
+                                        uint32_t* left_in, uint32_t number, StreamState& state) {
+  constexpr int kSums = kRows / 4 * 4;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const ExpertStreamProduct& product = product_of(p, phase);
-  const char* matrix = product.weight + tile.expert * product.layout.matrix_bytes;
   const int num_steps = product.layout.num_steps;
-  StreamShare own(phase, num_steps, warp);
-  while (own.has_more()) {
+  state.share = StreamShare(phase, num_steps, warp);
+  while (true) {
+    __syncwarp();
+    StreamShare own = state.share;
+    if (!own.has_more()) break;
     const StreamSegment segment = own.next(num_steps);
-    const StreamScales scales(p, phase, matrix, segment.group);
-    float sums[kRows / 4][2] = {};
+    __syncwarp();
+    state.share = own;  // the same of all lanes
+    const StreamTile tile = read_again(tiles[phase.tile]);
+    const StreamScales scales(p, phase, product.weight + tile.expert * product.layout.matrix_bytes, segment.group);
+    float sums[2][kRows / 4][2] = {};
     multiplier.multiply(sums, rows, tile.num_rows, num_steps, segment.begin, segment.end);
     if (segment.begin > 0) {
       float* to = sums_of_warps + warp * kSums * 32 + lane;
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) to[i * 32] = sums[i / 2][i % 2];
+      for (int i = 0; i < kSums; ++i) to[i * 32] = sums[i / (kSums / 2)][i / 2 % (kRows / 4)][i % 2];
       __threadfence_block();
       __syncwarp();
       if (lane == 0) *const_cast<volatile uint32_t*>(left_in + warp) = number;
@@ -231,46 +288,53 @@ __device__ inline void run_stream_phase(const ExpertStreamKernelParams& p, const
         __threadfence_block();
         const float* from = sums_of_warps + other * kSums * 32 + lane;
 #pragma unroll
-        for (int i = 0; i < kSums; ++i) sums[i / 2][i % 2] += from[i * 32];
+        for (int i = 0; i < kSums; ++i) sums[i / (kSums / 2)][i / 2 % (kRows / 4)][i % 2] += from[i * 32];
         missing -= count;
       }
-      finish_stream_group<kRows>(p, phase.is_down, segment.group, tile, scales, sums);
+      finish_stream_group<kRows>(p, phase.is_down, segment.group, read_again(tiles[phase.tile]), scales, state.act,
+                                 state.act_stride, sums);
     }
   }
 }
 
-// Where a warp is, in shared memory: all that multiplying leaves registers for.
-struct StreamState {
-  StreamPhases phases;
-  StreamPhase phase, next;  // without groups: none
-};
-
 template <int kMultipliers, int kRows>
 __device__ inline void expert_stream(const ExpertStreamKernelParams& p) {
-  constexpr int kDepth = expert_stream_depth(kMultipliers, kRows),
-                kRingBytes = kDepth * expert_stream_step_bytes(kMultipliers);
+  constexpr int kDepth = expert_stream_depth(kRows), kRingBytes = kDepth * expert_stream_step_bytes(kMultipliers);
   extern __shared__ __align__(128) char stream_shared[];
   __shared__ StreamOrder order;
   __shared__ StreamState states[kExpertStreamWarps];
   __shared__ StreamCursor cursors[kExpertStreamWarps];
   __shared__ uint32_t left_in[kExpertStreamWarps];  // the phase of which a warp has left sums
   let_dependents_launch();
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, cta = static_cast<int>(blockIdx.x);
   if (thread < kExpertStreamWarps) left_in[thread] = 0;
-  constexpr int kRoom = expert_stream_rows_bytes(kMultipliers, kRows);
-  const int most_steps = max(p.gate_up.layout.num_steps, p.down.layout.num_steps);
-  const int row_bytes = most_steps * kExpertStreamBlockStepBytes / 4 + stream_raw_bytes(1, most_steps);
-  make_stream_order(p, min(kRows, kRoom / row_bytes / 4 * 4), order, reinterpret_cast<uint32_t*>(stream_shared));
-  float* sums_of_warps = reinterpret_cast<float*>(stream_shared + kExpertStreamWarps * kRingBytes);
-  const uint32_t integers = shared_address(sums_of_warps + kExpertStreamWarps * kRows * 16);
-  const auto num_steps_of = [&](const StreamPhase& phase) { return product_of(p, phase).layout.num_steps; };
+  constexpr int kRoom = expert_stream_room_bytes(kRows);
+  const uint32_t room = shared_address(stream_shared) + kExpertStreamWarps * kRingBytes;
+  const auto num_steps_of = [&](const StreamPhase& of) { return product_of(p, of).layout.num_steps; };
+  const auto integer_bytes_of = [&](const StreamPhase& of) {
+    return (order.tiles[of.tile].num_rows + 3) / 4 * num_steps_of(of) * kExpertStreamBlockStepBytes;
+  };
   // x of the next phase comes to the end of the room.
-  const auto raw_of = [&](const StreamPhase& phase) {
-    const int bytes = stream_raw_bytes(order.tiles[phase.tile].num_rows, num_steps_of(phase));
-    return integers + static_cast<uint32_t>(kRoom - bytes);
+  const auto raw_bytes_of = [&](const StreamPhase& of) {
+    return stream_raw_bytes(order.tiles[of.tile].num_rows, num_steps_of(of));
   };
   StreamWarp<kMultipliers, kRows> multiplier(p, order, cursors[warp],
                                              shared_address(stream_shared) + static_cast<uint32_t>(warp * kRingBytes));
+  // Where rows are many enough that all experts should have some, a tile each, the first steps come before it is known.
+  const bool is_guessed =
+      StreamRuns::is_tile_each(p.num_experts) && p.num_pairs >= 6 * p.num_experts && cta < p.num_experts;
+  if (is_guessed) {
+    if (thread == 0) {
+      order.num_tiles = p.num_experts;
+      order.tiles[cta] = {static_cast<int16_t>(cta), 0, 0};
+    }
+    __syncthreads();
+    multiplier.fill();
+  }
+  make_stream_order(p, kRows, order, reinterpret_cast<uint32_t*>(stream_shared + kExpertStreamWarps * kRingBytes));
+  const bool is_filled = is_guessed && StreamRuns::is_tile_each(order.num_tiles) && cta < order.num_tiles &&
+                         order.tiles[cta].expert == cta;
+  if (is_guessed && !is_filled) multiplier.reset();
   StreamPhase &phase = states[warp].phase, &next = states[warp].next;
   const auto advance = [&] {
     StreamState state = states[warp];
@@ -280,7 +344,7 @@ __device__ inline void expert_stream(const ExpertStreamKernelParams& p) {
     states[warp] = state;  // the same of all lanes
     __syncwarp();
   };
-  states[warp] = {{-1, 0, 0}, {}, {}};
+  states[warp] = {{-1, 0, 0}, {}, {}, {}, nullptr, 0};
   __syncwarp();
   advance();
   bool has_told = true;
@@ -290,49 +354,59 @@ __device__ inline void expert_stream(const ExpertStreamKernelParams& p) {
   };
   // Phase 0 has no groups: x of the first one is made.
   for (uint32_t number = 0;; ++number) {
-    // x of the next phase comes while this one is multiplied, if it is there.
-    const bool is_early = number == 0 || (next.num_groups > 0 &&
-                                          (next.is_down == 0 || (phase.is_down != 0 && has_activations(p, next.tile))));
-#pragma unroll 1
-    for (int turn = 0; turn < 2; ++turn) {
-      if (next.num_groups > 0 && is_early == (turn == 0)) {
-        if (turn == 1 && phase.is_down == 0) {
-          __syncthreads();  // activations have been stored
-          tell();
-        }
-        if (next.is_down != 0) wait_for_activations(p, next.tile);
-        const StreamTile tile = order.tiles[next.tile];
-        const auto row_of = [&](int row) {
-          return next.is_down != 0
-                     ? static_cast<const Bf16*>(p.act) + (tile.first_row + row) * p.act_stride
-                     : static_cast<const Bf16*>(p.x) + order.row_tokens[tile.first_row + row] * p.x_stride;
-        };
-        copy_stream_rows(tile.num_rows, product_of(p, next).layout.width, num_steps_of(next), raw_of(next), row_of);
-        if (number == 0) {
-          commit_copies();
-          multiplier.fill();  // behind x, which would wait for it
-        }
+    const auto row_of = [&](int row) {
+      const StreamTile& tile = order.tiles[next.tile];
+      return next.is_down != 0 ? static_cast<const Bf16*>(p.act) + (tile.first_row + row) * p.act_stride
+                               : static_cast<const Bf16*>(p.x) + order.row_tokens[tile.first_row + row] * p.x_stride;
+    };
+    bool is_early = false, is_own = false;
+    if (number > 0) {
+      // x of the next phase comes while this one is multiplied, if it is there and finds room.
+      const int integers = integer_bytes_of(phase),
+                sums = phase.num_groups % kExpertStreamWarps != 0 ? expert_stream_sums_bytes(kRows) : 0;
+      const bool fits =
+          next.num_groups > 0 && max(integers + sums, integer_bytes_of(next)) + raw_bytes_of(next) <= kRoom;
+      is_own = fits && phase.is_down == 0 && StreamRuns::is_tile_each(order.num_tiles);
+      is_early = fits && (next.is_down == 0 || (phase.is_down != 0 && has_activations(p, next.tile)));
+      if (is_early) {
+        copy_stream_rows(order.tiles[next.tile].num_rows, product_of(p, next).layout.width, num_steps_of(next),
+                         room + static_cast<uint32_t>(kRoom - raw_bytes_of(next)), row_of);
       }
-      if (turn == 0 && number > 0) {
-        run_stream_phase<kMultipliers, kRows>(p, phase, order.tiles[phase.tile], integers, multiplier, sums_of_warps,
-                                              left_in, number);
-        has_told = false;
+      float* sums_of_warps = reinterpret_cast<float*>(stream_shared + kExpertStreamWarps * kRingBytes + integers);
+      __syncwarp();
+      if (is_own) {
+        states[warp].act =
+            reinterpret_cast<Bf16*>(stream_shared + kExpertStreamWarps * kRingBytes + kRoom - raw_bytes_of(next));
+        states[warp].act_stride = (num_steps_of(next) + 1) / 2 * 256;
+      } else {
+        states[warp].act = static_cast<Bf16*>(p.act) + order.tiles[phase.tile].first_row * p.act_stride;
+        states[warp].act_stride = p.act_stride;
       }
+      run_stream_phase<kMultipliers, kRows>(p, phase, order.tiles, room, multiplier, sums_of_warps, left_in, number,
+                                            states[warp]);
+      has_told = is_own;
     }
     if (next.num_groups == 0) break;
-    if (number == 0) {
-      wait_copies<kDepth - 1>();
-    } else if (!is_early || StreamShare(phase, num_steps_of(phase), warp).num_steps(num_steps_of(phase)) < kDepth) {
+    if (is_early && StreamShare(phase, num_steps_of(phase), warp).num_steps(num_steps_of(phase)) < kDepth) {
       commit_copies();
       wait_copies<0>();
     }
     __syncthreads();  // x has been read, activations have been stored
     tell();
-    put_stream_rows(order.tiles[next.tile].num_rows, num_steps_of(next), raw_of(next), integers);
+    if (is_early || is_own) {
+      put_stream_rows(order.tiles[next.tile].num_rows, product_of(p, next).layout.width, num_steps_of(next),
+                      room + static_cast<uint32_t>(kRoom - raw_bytes_of(next)), room);
+    } else {
+      if (next.is_down != 0) wait_for_activations(p, next.tile);
+      make_stream_rows(order.tiles[next.tile].num_rows, product_of(p, next).layout.width, num_steps_of(next), room,
+                       row_of, [&] {
+                         if (number == 0 && !is_filled) multiplier.fill();
+                       });
+    }
     advance();
     __syncthreads();
     // The last CTA to have read the activations of a tile makes its places zero again.
-    if (thread == 0 && phase.is_down != 0) {
+    if (thread == 0 && phase.is_down != 0 && !is_own) {
       uint32_t* num_readers = p.arrived + kExpertStreamMaxTiles + phase.tile;
       if (atomicAdd(num_readers, 1u) + 1 == static_cast<uint32_t>(num_down_ctas_of(p, order.num_tiles, phase.tile))) {
         *num_readers = 0;

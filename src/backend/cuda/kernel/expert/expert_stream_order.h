@@ -50,7 +50,9 @@ __device__ inline void make_stream_order(const ExpertStreamKernelParams& p, int 
 #pragma unroll 1
       for (int w = 0; w < num_words; ++w) num_rows += __popc(masks[thread * num_words + w]);
     }
-    own = static_cast<uint32_t>(num_rows | (num_rows + tile_rows - 1) / tile_rows << 16);
+    // 12 bits of rows, 10 of first tiles, 10 of further ones
+    own = static_cast<uint32_t>(num_rows) | (num_rows > 0 ? 1u << 12 : 0u) |
+          static_cast<uint32_t>(num_rows > 0 ? (num_rows - 1) / tile_rows : 0) << 22;
     through = sum_through_lane(own);
     if (lane == 31) made.of_warps[thread / 32] = through;
   }
@@ -59,16 +61,19 @@ __device__ inline void make_stream_order(const ExpertStreamKernelParams& p, int 
     uint32_t before = through - own;
 #pragma unroll 1
     for (int warp = 0; warp < thread / 32; ++warp) before += made.of_warps[warp];
-    const int first_row = static_cast<int>(before & 0xffff), first_tile = static_cast<int>(before >> 16);
-    const int num_rows = static_cast<int>(own & 0xffff), num_tiles = static_cast<int>(own >> 16);
+    uint32_t all = before - (through - own);
+#pragma unroll 1
+    for (int warp = thread / 32; warp < kExpertStreamExperts / 32; ++warp) all += made.of_warps[warp];
+    const int first_row = static_cast<int>(before & 0xfff), num_rows = static_cast<int>(own & 0xfff);
+    const int num_tiles = static_cast<int>(own >> 12 & 0x3ff) + static_cast<int>(own >> 22);
     made.first_rows[thread] = static_cast<int16_t>(first_row);
 #pragma unroll 1
     for (int i = 0; i < num_tiles; ++i) {
-      made.tiles[first_tile + i] = {static_cast<int16_t>(thread),
-                                    static_cast<int16_t>(min(tile_rows, num_rows - i * tile_rows)),
-                                    first_row + i * tile_rows};
+      const uint32_t tile = i == 0 ? before >> 12 & 0x3ff : (all >> 12 & 0x3ff) + (before >> 22) + i - 1;
+      made.tiles[tile] = {static_cast<int16_t>(thread), static_cast<int16_t>(min(tile_rows, num_rows - i * tile_rows)),
+                          first_row + i * tile_rows};
     }
-    if (thread == kExpertStreamExperts - 1) made.num_tiles = first_tile + num_tiles;
+    if (thread == 0) made.num_tiles = static_cast<int>((all >> 12 & 0x3ff) + (all >> 22));
   }
   __syncthreads();
 #pragma unroll

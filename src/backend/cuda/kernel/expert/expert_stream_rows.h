@@ -43,6 +43,15 @@ __device__ inline void put_stream_piece(const Piece<Bf16>& piece, int first, int
   }
 }
 
+__device__ inline Piece<Bf16> piece_of(const uint4& words) {
+  Piece<Bf16> piece;
+  piece.words[0] = words.x;
+  piece.words[1] = words.y;
+  piece.words[2] = words.z;
+  piece.words[3] = words.w;
+  return piece;
+}
+
 // Of rows as they are, pieces of 256 neighbours.
 __device__ inline int stream_raw_bytes(int num_rows, int num_steps) { return num_rows * ((num_steps + 1) / 2) * 512; }
 
@@ -61,20 +70,41 @@ __device__ inline void copy_stream_rows(int num_rows, int width, int num_steps, 
 }
 
 // All warps: what a lane has copied, and what has arrived, becomes integers.
-__device__ inline void put_stream_rows(int num_rows, int num_steps, uint32_t raw, uint32_t rows) {
+__device__ inline void put_stream_rows(int num_rows, int width, int num_steps, uint32_t raw, uint32_t rows) {
   int thread = static_cast<int>(threadIdx.x);
   asm volatile("" : "+r"(thread));
   const int warp = thread / 32, lane = thread % 32, of_row = (num_steps + 1) / 2, count = num_rows * of_row;
 #pragma unroll 2
   for (int item = warp; item < count; item += kExpertStreamWarps) {
     const int row = item / of_row, first = (item - row * of_row) * 256 + lane * kPieceElems;
-    Piece<Bf16> piece;
-    const uint4 words = load_shared_16(raw + static_cast<uint32_t>(item * 512 + lane * 16));
-    piece.words[0] = words.x;
-    piece.words[1] = words.y;
-    piece.words[2] = words.z;
-    piece.words[3] = words.w;
-    put_stream_piece(piece, first, row, num_steps, rows);
+    uint4 words = load_shared_16(raw + static_cast<uint32_t>(item * 512 + lane * 16));
+    if (first >= width) words = make_uint4(0, 0, 0, 0);
+    put_stream_piece(piece_of(words), first, row, num_steps, rows);
+  }
+}
+
+// The same without a copy in shared memory. meanwhile() is called while the first loads are on their way.
+__device__ inline void make_stream_rows(int num_rows, int width, int num_steps, uint32_t rows, auto row_of,
+                                        auto meanwhile) {
+  constexpr int kBatch = 4;
+  int thread = static_cast<int>(threadIdx.x);
+  asm volatile("" : "+r"(thread));
+  const int warp = thread / 32, lane = thread % 32, of_row = (num_steps + 1) / 2, count = num_rows * of_row;
+#pragma unroll 1
+  for (int item = warp; item == warp || item < count; item += kBatch * kExpertStreamWarps) {
+    uint4 words[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = item + i * kExpertStreamWarps, row = at / of_row, first = (at - row * of_row) * 256 + lane * 8;
+      words[i] = make_uint4(0, 0, 0, 0);
+      if (at < count && first < width) words[i] = __ldcg(reinterpret_cast<const uint4*>(row_of(row) + first));
+    }
+    if (item == warp) meanwhile();
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = item + i * kExpertStreamWarps, row = at / of_row, first = (at - row * of_row) * 256 + lane * 8;
+      if (at < count) put_stream_piece(piece_of(words[i]), first, row, num_steps, rows);
+    }
   }
 }
 

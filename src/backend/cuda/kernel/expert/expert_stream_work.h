@@ -6,7 +6,7 @@
 
 namespace spate::cuda {
 
-// Groups of a tile that a CTA has.
+// Groups, of 32 rows of W, of a tile that a CTA has.
 struct StreamPhase {
   int is_down, tile;
   int first_group, num_groups;
@@ -54,29 +54,39 @@ struct StreamShare {
   }
 };
 
-// Equal runs of groups of a product for the CTAs, the first ones longer by one.
+// Equal runs of groups of a product for the CTAs, the first ones longer by one. Where there are nearly as many tiles as
+// CTAs, some CTAs have none and the others a tile each: it waits for nobody.
 struct StreamRuns {
-  int each, num_longer;
+  int num_ctas, each, num_longer;
 
-  __device__ explicit StreamRuns(int num_groups) {
-    const auto total = static_cast<uint32_t>(num_groups);
-    each = static_cast<int>(total / gridDim.x);
-    num_longer = static_cast<int>(total % gridDim.x);
+  __device__ StreamRuns(int num_tiles, int groups_of_tile) {
+    const auto ctas = static_cast<int>(gridDim.x);
+    num_ctas = is_tile_each(num_tiles) ? num_tiles : ctas;
+    const auto total = static_cast<uint32_t>(num_tiles * groups_of_tile);
+    each = static_cast<int>(total / static_cast<uint32_t>(num_ctas));
+    num_longer = static_cast<int>(total % static_cast<uint32_t>(num_ctas));
   }
-  __device__ int first(int cta) const { return cta * each + min(cta, num_longer); }
+  __device__ int first(int cta) const {
+    const int clamped = min(cta, num_ctas);
+    return clamped * each + min(clamped, num_longer);
+  }
   __device__ int cta_of(int group) const {
     const int in_longer = num_longer * (each + 1);
     return group < in_longer ? group / (each + 1) : num_longer + (group - in_longer) / each;
   }
+  __device__ static bool is_tile_each(int num_tiles) {
+    const auto ctas = static_cast<int>(gridDim.x);
+    return num_tiles <= ctas && num_tiles * 8 >= ctas * 7;
+  }
 };
 __device__ inline int stream_groups_of_tile(const ExpertStreamKernelParams& p, int is_down) {
-  return static_cast<int>(is_down != 0 ? static_cast<uint32_t>(p.hidden_size) / 16
-                                       : static_cast<uint32_t>(p.intermediate_size) / 8);
+  return static_cast<int>(is_down != 0 ? static_cast<uint32_t>(p.hidden_size) / 32
+                                       : static_cast<uint32_t>(p.intermediate_size) / 16);
 }
 // CTAs that have groups of down of the tile.
 __device__ inline int num_down_ctas_of(const ExpertStreamKernelParams& p, int num_tiles, int tile) {
   const int groups = stream_groups_of_tile(p, 1);
-  const StreamRuns runs(num_tiles * groups);
+  const StreamRuns runs(num_tiles, groups);
   return runs.cta_of(tile * groups + groups - 1) - runs.cta_of(tile * groups) + 1;
 }
 
@@ -89,7 +99,7 @@ struct StreamPhases {
     while (at >= end) {
       if (is_down > 0) return false;
       ++is_down;
-      const StreamRuns runs(num_tiles * stream_groups_of_tile(p, is_down));
+      const StreamRuns runs(num_tiles, stream_groups_of_tile(p, is_down));
       at = runs.first(static_cast<int>(blockIdx.x));
       end = runs.first(static_cast<int>(blockIdx.x) + 1);
     }
@@ -131,8 +141,14 @@ class StreamLoads {
   // cursor: shared memory of the warp's.
   __device__ StreamLoads(const ExpertStreamKernelParams& p, const StreamOrder& order, StreamCursor& cursor)
       : p_(p), order_(order), cursor_(cursor) {
+    reset();
+  }
+  // To the first step.
+  __device__ void reset() {
+    __syncwarp();
     cursor_.phases = {-1, 0, 0};
     cursor_.share.count = cursor_.share.num_whole = 0;
+    left_ = 0;
     __syncwarp();
   }
   // One step more to the slot, of which the lane has its place, if there is one.
@@ -140,9 +156,12 @@ class StreamLoads {
     if (left_ == 0) find();
     if (left_ > 0) {
       const int lane = static_cast<int>(threadIdx.x) % 32;
+      const char* high = from_ + to_high_;
       copy_streamed_16_once(slot, from_);
-      copy_streamed_16_once(slot + 512, from_ + to_high_);
-      if (lane < kMultipliers) copy_streamed_16(slot + 1024, from_ + to_multipliers_);
+      copy_streamed_16_once(slot + 512, from_ + 512);
+      copy_streamed_16_once(slot + 1024, high);
+      copy_streamed_16_once(slot + 1536, high + 512);
+      if (lane < 2 * kMultipliers) copy_streamed_16(slot + 2048, from_ + to_multipliers_);
       from_ += kChunkBytes;
       --left_;
     }
@@ -168,8 +187,8 @@ class StreamLoads {
     const StreamSegment segment = now.share.next(now.num_steps);
     // IntegerLayout's code_offset() and multiplier_offset(), in 32 bits.
     const uint32_t group = static_cast<uint32_t>(segment.group);
-    const uint32_t low = now.is_down != 0 ? group * 16 : group * 8;
-    const uint32_t high = now.is_down != 0 ? low + 8 : static_cast<uint32_t>(p_.intermediate_size) + low;
+    const uint32_t low = now.is_down != 0 ? group * 32 : group * 16;
+    const uint32_t high = now.is_down != 0 ? low + 16 : static_cast<uint32_t>(p_.intermediate_size) + low;
     const auto chunk_of = [&](uint32_t row) {
       return (row / kWgmmaTileRows * static_cast<uint32_t>(now.num_steps) + static_cast<uint32_t>(segment.begin)) *
              kChunkBytes;
@@ -177,9 +196,9 @@ class StreamLoads {
     const uint32_t own = chunk_of(low) + low % kWgmmaTileRows * kInt4RowBytes + lane * 16;
     from_ = now.matrix + own;
     to_high_ = chunk_of(high) + high % kWgmmaTileRows * kInt4RowBytes + lane * 16 - own;
-    const uint32_t row = lane / (kMultipliers / 2) % 2 != 0 ? high : low;
+    const uint32_t row = lane / kMultipliers % 2 != 0 ? high : low;
     to_multipliers_ = static_cast<int32_t>(chunk_of(row) + kInt4CodeBytes + row % kWgmmaTileRows * kMultipliers +
-                                           lane % (kMultipliers / 2) * 16 - own);
+                                           lane % kMultipliers * 16 - own);
     left_ = segment.end - segment.begin;
     __syncwarp();
     cursor_ = now;  // the same of all lanes

@@ -65,9 +65,7 @@ Result<std::string> compile_with_nvcc(const std::filesystem::path& nvcc, const s
 // Kernels that use all registers and keep some bytes elsewhere while they end a tile, outside of their loops; the next
 // two by NVRTC 13.0 only, a word; then one with seven words of a warpgroup with 160 sums and scores a thread. The last
 // three keep four words of the warp that loads, which has 40 registers.
-constexpr const char* kSpillingKernels[] = {"expert_stream_int4_n16",
-                                            "expert_stream_int4_g32_n16",
-                                            "linear_int8_n256",
+constexpr const char* kSpillingKernels[] = {"linear_int8_n256",
                                             "linear_int4_n256",
                                             "linear_int4_g32_n256",
                                             "quantize_rows_f32_2",

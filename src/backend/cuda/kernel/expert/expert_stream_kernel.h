@@ -41,11 +41,12 @@ __device__ inline uint32_t stream_codes(uint32_t word) {
 struct StreamScales {
   float own;
 
-  __device__ StreamScales(const ExpertStreamKernelParams& p, const StreamPhase& phase, const char* matrix, int group) {
+  __device__ StreamScales(const ExpertStreamKernelParams& p, int is_down, const char* matrix, int64_t scales_offset,
+                          int group) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const float* scales = reinterpret_cast<const float*>(matrix + product_of(p, phase).layout.scales_offset);
-    const int first = phase.is_down != 0 ? group * 32 : group * 16;
-    own = scales[first + lane + (phase.is_down == 0 && lane >= 16 ? p.intermediate_size - 16 : 0)];
+    const float* scales = reinterpret_cast<const float*>(matrix + scales_offset);
+    const int first = is_down != 0 ? group * 32 : group * 16;
+    own = scales[first + lane + (is_down == 0 && lane >= 16 ? p.intermediate_size - 16 : 0)];
   }
   // Of the row of half h that is the lane's first or second one.
   __device__ float of(int h, int r) const {
@@ -64,8 +65,7 @@ class StreamWarp {
       : loads_(p, order, cursor),
         lane_(static_cast<int>(threadIdx.x) % 32),
         slot_(ring + static_cast<uint32_t>(lane_ * 16)),
-        before_(slot_ + (kDepth - 1) * kStepBytes),
-        last_(before_) {}
+        first_(slot_) {}
   // Starts the copies of the first steps.
   __device__ void fill() {
 #pragma unroll 1
@@ -101,7 +101,7 @@ class StreamWarp {
     for (int step = begin; step < end; ++step) {
       wait_copies<kDepth - 2>();
       __syncwarp();
-      loads_.next(before_);
+      loads_.next(slot_ == first_ ? slot_ + (kDepth - 1) * kStepBytes : slot_ - kStepBytes);
       uint4 quads[2][2];
       int multipliers[2][2][kMultipliers];
 #pragma unroll
@@ -114,54 +114,49 @@ class StreamWarp {
               load_shared_byte(slot_ + to_multipliers + (8 * (i / 2) + 16 * (i % 2)) * kMultipliers + m));
         }
       }
-      before_ = slot_;
-      slot_ = slot_ == last_ ? slot_ - (kDepth - 1) * kStepBytes : slot_ + kStepBytes;
-      int32_t scaled[2][kUsed][2];
+      slot_ = slot_ == first_ + (kDepth - 1) * kStepBytes ? first_ : slot_ + kStepBytes;
+      uint32_t a[2][4][4];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        uint32_t a[2][2][4];
+      for (int h = 0; h < 2; ++h) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
+        for (int r = 0; r < 2; ++r) {
+          const uint32_t words[4] = {quads[h][r].x, quads[h][r].y, quads[h][r].z, quads[h][r].w};
 #pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const uint4& quad = quads[h][r];
-            const uint32_t words[2] = {i == 0 ? quad.x : quad.z, i == 0 ? quad.y : quad.w};
-#pragma unroll
-            for (int s = 0; s < 2; ++s) {
-              a[h][s][r] = stream_codes(words[s] << 4);
-              a[h][s][2 + r] = stream_codes(words[s]);
-            }
-          }
-        }
-#pragma unroll
-        for (int j = 0; j < kUsed; ++j) {
-          const uint4 quad = load_shared_16(x + static_cast<uint32_t>(j) * x_block + 512 * i);
-          const uint32_t first[2] = {quad.x, quad.y}, second[2] = {quad.z, quad.w};
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            int32_t acc[2][4] = {};  // with a multiplier each
-            mma_m16n8k32_s8(acc[0], a[h][0], first);
-            mma_m16n8k32_s8(acc[kMultipliers == 2 ? 0 : 1], a[h][1], second);
-#pragma unroll
-            for (int m = 0; m < kMultipliers / 2; ++m) {
-#pragma unroll
-              for (int r = 0; r < 2; ++r) {
-                const int32_t of_group = acc[m][2 * r] * 256 + acc[m][2 * r + 1];
-                scaled[h][j][r] =
-                    of_group * multipliers[h][r][i * kMultipliers / 2 + m] + (i + m == 0 ? 0 : scaled[h][j][r]);
-              }
-            }
+          for (int s = 0; s < 4; ++s) {
+            a[h][s][r] = stream_codes(words[s] << 4);
+            a[h][s][2 + r] = stream_codes(words[s]);
           }
         }
       }
 #pragma unroll
       for (int j = 0; j < kUsed; ++j) {
-        const float unit = load_shared_float(x + static_cast<uint32_t>(j) * x_block + to_unit);
+        const uint32_t x_of_block = x + static_cast<uint32_t>(j) * x_block;
+        const float unit = load_shared_float(x_of_block + to_unit);
+        int32_t scaled[2][2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint4 quad = load_shared_16(x_of_block + 512 * i);
+          const uint32_t first[2] = {quad.x, quad.y}, second[2] = {quad.z, quad.w};
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            int32_t acc[2][4] = {};  // with a multiplier each
+            mma_m16n8k32_s8(acc[0], a[h][2 * i], first);
+            mma_m16n8k32_s8(acc[kMultipliers == 2 ? 0 : 1], a[h][2 * i + 1], second);
+#pragma unroll
+            for (int m = 0; m < kMultipliers / 2; ++m) {
+#pragma unroll
+              for (int r = 0; r < 2; ++r) {
+                const int32_t of_group = acc[m][2 * r] * 256 + acc[m][2 * r + 1];
+                scaled[h][r] = of_group * multipliers[h][r][i * kMultipliers / 2 + m] + (i + m == 0 ? 0 : scaled[h][r]);
+              }
+            }
+          }
+        }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
-            sums[h][j][r] = __fmaf_rn(static_cast<float>(scaled[h][j][r]), unit, sums[h][j][r]);
+            sums[h][j][r] = __fmaf_rn(static_cast<float>(scaled[h][r]), unit, sums[h][j][r]);
           }
         }
       }
@@ -171,15 +166,25 @@ class StreamWarp {
 
   StreamLoads<kMultipliers, kRows> loads_;
   const int lane_;
-  uint32_t slot_, before_;  // the lane's places
-  const uint32_t last_;
+  uint32_t slot_;  // the lane's place
+  const uint32_t first_;
+};
+
+// Where a warp is, in shared memory: all that multiplying leaves registers for.
+struct StreamState {
+  StreamPhases phases;
+  StreamPhase phase, next;  // without groups: none
+  StreamShare share;        // what is left of the phase
+  Bf16* act;                // where the activations of the tile's first row go
+  int64_t act_stride;
+  int32_t is_early, is_own;  // x of the next phase is copied meanwhile; is what the phase makes
 };
 
 // The sums of a group, times the scales of rows of W, are stored.
 template <int kRows>
 __device__ inline void finish_stream_group(const ExpertStreamKernelParams& p, int is_down, int group_of_tile,
-                                           const StreamTile& tile, const StreamScales& scales, Bf16* act_rows,
-                                           int64_t act_stride, const float (&sums)[2][kRows / 4][2]) {
+                                           const StreamTile& tile, const StreamScales& scales, const StreamState& state,
+                                           const float (&sums)[2][kRows / 4][2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, pair = lane % 4;
   const float of_rows[2][2] = {{scales.of(0, 0), scales.of(0, 1)}, {scales.of(1, 0), scales.of(1, 1)}};
 #pragma unroll
@@ -198,8 +203,10 @@ __device__ inline void finish_stream_group(const ExpertStreamKernelParams& p, in
       } else {
         const float product = silu_times<Bf16>(round_to<Bf16>(values[0]), round_to<Bf16>(values[1]));
         const float next = __shfl_down_sync(0xffffffffu, product, 4);  // of the next row of W
-        Bf16* act = act_rows + row * act_stride + group_of_tile * 16 + 8 * h + group;
-        if (group % 2 == 0 && row < tile.num_rows) *reinterpret_cast<uint32_t*>(act) = pack_bf16(product, next);
+        const int feature = group_of_tile * 16 + 8 * h + group;
+        if (group % 2 == 0 && row < tile.num_rows) {
+          *reinterpret_cast<uint32_t*>(state.act + row * state.act_stride + feature) = pack_bf16(product, next);
+        }
       }
     }
   }
@@ -230,15 +237,6 @@ __device__ inline bool has_activations(const ExpertStreamKernelParams& p, int ti
   return __shfl_sync(0xffffffffu, arrived, 0) >= static_cast<uint32_t>(p.intermediate_size / 16);
 }
 
-// Where a warp is, in shared memory: all that multiplying leaves registers for.
-struct StreamState {
-  StreamPhases phases;
-  StreamPhase phase, next;  // without groups: none
-  StreamShare share;        // what is left of the phase
-  Bf16* act;                // where the activations of the tile's first row go
-  int64_t act_stride;
-};
-
 // Not kept in registers.
 __device__ inline StreamTile read_again(const StreamTile& tile) {
   const volatile StreamTile& of = tile;
@@ -257,8 +255,7 @@ __device__ inline void run_stream_phase(const ExpertStreamKernelParams& p, const
                                         uint32_t* left_in, uint32_t number, StreamState& state) {
   constexpr int kSums = kRows / 4 * 4;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const ExpertStreamProduct& product = product_of(p, phase);
-  const int num_steps = product.layout.num_steps;
+  const int num_steps = product_of(p, phase).layout.num_steps;
   state.share = StreamShare(phase, num_steps, warp);
   while (true) {
     __syncwarp();
@@ -268,7 +265,10 @@ __device__ inline void run_stream_phase(const ExpertStreamKernelParams& p, const
     __syncwarp();
     state.share = own;  // the same of all lanes
     const StreamTile tile = read_again(tiles[phase.tile]);
-    const StreamScales scales(p, phase, product.weight + tile.expert * product.layout.matrix_bytes, segment.group);
+    const volatile int& is_down = phase.is_down;  // not kept in registers
+    const ExpertStreamProduct& product = is_down != 0 ? p.down : p.gate_up;
+    const StreamScales scales(p, is_down, product.weight + tile.expert * product.layout.matrix_bytes,
+                              product.layout.scales_offset, segment.group);
     float sums[2][kRows / 4][2] = {};
     multiplier.multiply(sums, rows, tile.num_rows, num_steps, segment.begin, segment.end);
     if (segment.begin > 0) {
@@ -291,8 +291,7 @@ __device__ inline void run_stream_phase(const ExpertStreamKernelParams& p, const
         for (int i = 0; i < kSums; ++i) sums[i / (kSums / 2)][i / 2 % (kRows / 4)][i % 2] += from[i * 32];
         missing -= count;
       }
-      finish_stream_group<kRows>(p, phase.is_down, segment.group, read_again(tiles[phase.tile]), scales, state.act,
-                                 state.act_stride, sums);
+      finish_stream_group<kRows>(p, is_down, segment.group, read_again(tiles[phase.tile]), scales, state, sums);
     }
   }
 }
@@ -344,13 +343,11 @@ __device__ inline void expert_stream(const ExpertStreamKernelParams& p) {
     states[warp] = state;  // the same of all lanes
     __syncwarp();
   };
-  states[warp] = {{-1, 0, 0}, {}, {}, {}, nullptr, 0};
+  states[warp] = {{-1, 0, 0}, {}, {}, {}, nullptr, 0, 0, 0};
   __syncwarp();
   advance();
-  bool has_told = true;
   const auto tell = [&] {
-    if (thread == 0 && !has_told && phase.is_down == 0) tell_groups(p, phase.tile, phase.num_groups);
-    has_told = true;
+    if (thread == 0 && phase.is_down == 0 && states[0].is_own == 0) tell_groups(p, phase.tile, phase.num_groups);
   };
   // Phase 0 has no groups: x of the first one is made.
   for (uint32_t number = 0;; ++number) {
@@ -359,54 +356,51 @@ __device__ inline void expert_stream(const ExpertStreamKernelParams& p) {
       return next.is_down != 0 ? static_cast<const Bf16*>(p.act) + (tile.first_row + row) * p.act_stride
                                : static_cast<const Bf16*>(p.x) + order.row_tokens[tile.first_row + row] * p.x_stride;
     };
-    bool is_early = false, is_own = false;
+    StreamState& state = states[warp];
     if (number > 0) {
       // x of the next phase comes while this one is multiplied, if it is there and finds room.
       const int integers = integer_bytes_of(phase),
                 sums = phase.num_groups % kExpertStreamWarps != 0 ? expert_stream_sums_bytes(kRows) : 0;
       const bool fits =
           next.num_groups > 0 && max(integers + sums, integer_bytes_of(next)) + raw_bytes_of(next) <= kRoom;
-      is_own = fits && phase.is_down == 0 && StreamRuns::is_tile_each(order.num_tiles);
-      is_early = fits && (next.is_down == 0 || (phase.is_down != 0 && has_activations(p, next.tile)));
+      const bool is_own = fits && phase.is_down == 0 && StreamRuns::is_tile_each(order.num_tiles);
+      const bool is_early = fits && (next.is_down == 0 || (phase.is_down != 0 && has_activations(p, next.tile)));
+      __syncwarp();
+      state.act =
+          is_own ? reinterpret_cast<Bf16*>(stream_shared + kExpertStreamWarps * kRingBytes + kRoom - raw_bytes_of(next))
+                 : static_cast<Bf16*>(p.act) + order.tiles[phase.tile].first_row * p.act_stride;
+      state.act_stride = is_own ? (num_steps_of(next) + 1) / 2 * 256 : p.act_stride;
+      state.is_early = is_early ? 1 : 0;
+      state.is_own = is_own ? 1 : 0;
       if (is_early) {
         copy_stream_rows(order.tiles[next.tile].num_rows, product_of(p, next).layout.width, num_steps_of(next),
                          room + static_cast<uint32_t>(kRoom - raw_bytes_of(next)), row_of);
       }
-      float* sums_of_warps = reinterpret_cast<float*>(stream_shared + kExpertStreamWarps * kRingBytes + integers);
-      __syncwarp();
-      if (is_own) {
-        states[warp].act =
-            reinterpret_cast<Bf16*>(stream_shared + kExpertStreamWarps * kRingBytes + kRoom - raw_bytes_of(next));
-        states[warp].act_stride = (num_steps_of(next) + 1) / 2 * 256;
-      } else {
-        states[warp].act = static_cast<Bf16*>(p.act) + order.tiles[phase.tile].first_row * p.act_stride;
-        states[warp].act_stride = p.act_stride;
-      }
-      run_stream_phase<kMultipliers, kRows>(p, phase, order.tiles, room, multiplier, sums_of_warps, left_in, number,
-                                            states[warp]);
-      has_told = is_own;
+      run_stream_phase<kMultipliers, kRows>(
+          p, phase, order.tiles, room, multiplier,
+          reinterpret_cast<float*>(stream_shared + kExpertStreamWarps * kRingBytes + integers), left_in, number, state);
     }
     if (next.num_groups == 0) break;
-    if (is_early && StreamShare(phase, num_steps_of(phase), warp).num_steps(num_steps_of(phase)) < kDepth) {
+    if (state.is_early != 0 && StreamShare(phase, num_steps_of(phase), warp).num_steps(num_steps_of(phase)) < kDepth) {
       commit_copies();
       wait_copies<0>();
     }
     __syncthreads();  // x has been read, activations have been stored
     tell();
-    if (is_early || is_own) {
-      put_stream_rows(order.tiles[next.tile].num_rows, product_of(p, next).layout.width, num_steps_of(next),
-                      room + static_cast<uint32_t>(kRoom - raw_bytes_of(next)), room);
+    const int num_rows = order.tiles[next.tile].num_rows, width = product_of(p, next).layout.width;
+    if (state.is_early != 0 || state.is_own != 0) {
+      put_stream_rows(num_rows, width, num_steps_of(next), room + static_cast<uint32_t>(kRoom - raw_bytes_of(next)),
+                      room);
     } else {
       if (next.is_down != 0) wait_for_activations(p, next.tile);
-      make_stream_rows(order.tiles[next.tile].num_rows, product_of(p, next).layout.width, num_steps_of(next), room,
-                       row_of, [&] {
-                         if (number == 0 && !is_filled) multiplier.fill();
-                       });
+      make_stream_rows(num_rows, width, num_steps_of(next), room, row_of, [&] {
+        if (number == 0 && !is_filled) multiplier.fill();
+      });
     }
     advance();
     __syncthreads();
     // The last CTA to have read the activations of a tile makes its places zero again.
-    if (thread == 0 && phase.is_down != 0 && !is_own) {
+    if (thread == 0 && phase.is_down != 0 && states[0].is_own == 0) {
       uint32_t* num_readers = p.arrived + kExpertStreamMaxTiles + phase.tile;
       if (atomicAdd(num_readers, 1u) + 1 == static_cast<uint32_t>(num_down_ctas_of(p, order.num_tiles, phase.tile))) {
         *num_readers = 0;

@@ -17,14 +17,14 @@ __device__ constexpr uint64_t policy_evict_first() {
   return 0x12f0000000000000ull;  // what createpolicy.fractional.L2::evict_first makes of 1.0
 }
 __device__ inline void copy_stream_16(uint32_t shared, const char* global, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "l"(policy)
                : "memory");
 }
 __device__ inline void copy_stream_16(uint32_t shared, const char* global, uint64_t policy, bool is_used) {
   asm volatile(
       "{ .reg .pred used; setp.ne.u32 used, %3, 0; "
-      "@used cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2; }" ::"r"(shared),
+      "@used cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2; }" ::"r"(shared),
       "l"(global), "l"(policy), "r"(static_cast<uint32_t>(is_used))
       : "memory");
 }

@@ -72,33 +72,38 @@ LatentCache put_cache(Side& side, const LatentBatch& s, Rng& rng) {
 constexpr int64_t kTogether = 0;
 
 // The last query_len tokens of each sequence attend, in steps of at most `chunk`, or those of all sequences in one call
-// (kTogether).
-HostTensor attend(Side& side, const LatentBatch& s, int64_t chunk) {
+// (kTogether). `num_repeats`: calls behind each other with the same arguments, as those of a model's layers have; the
+// last one's result counts.
+HostTensor attend(Side& side, const LatentBatch& s, int64_t chunk, int num_repeats = 0) {
   const auto num_seqs = static_cast<int64_t>(s.seqs.size());
   Rng rng(test_seed(), static_cast<uint64_t>(s.num_heads * 100 + s.kv_lora_rank));
   const auto [kv, block_table] = put_cache(side, s, rng);
   const int64_t n = s.num_queries();
   const float size = s.q_magnitude / std::sqrt(static_cast<float>(s.width()));
   const HostTensor q = random_tensor(rng, s.act, {n, s.num_heads * s.width()}, size);
-  const Tensor all_q = side.put(q), out = side.put(poisoned_tensor(s.act, {n, s.num_heads * s.kv_lora_rank}));
+  const HostTensor poison = poisoned_tensor(s.act, {n, s.num_heads * s.kv_lora_rank});
+  const Tensor all_q = side.put(q), out = side.put(poison), earlier = side.put(poison);
   const auto run = [&](int64_t begin, const std::vector<int32_t>& rows, const std::vector<int32_t>& cu_seqlens_q,
                        const std::vector<int32_t>& seq_lens) {
     const Tensor queries = all_q.rows(begin, begin + cu_seqlens_q.back()).split_last(s.num_heads, s.width());
     int32_t max_query_len = 0;
     for (size_t i = 0; i < rows.size(); ++i)
       max_query_len = std::max(max_query_len, cu_seqlens_q[i + 1] - cu_seqlens_q[i]);
-    side.ops().attention_latent(
-        side.stream(), {.q_latent = queries.columns(0, s.kv_lora_rank),
-                        .q_rope = queries.columns(s.kv_lora_rank, s.width()),
-                        .kv = kv,
-                        .block_table = block_table,
-                        .seq_rows = put_ints(side, rows),
-                        .cu_seqlens_q = put_ints(side, cu_seqlens_q),
-                        .seq_lens = put_ints(side, seq_lens),
-                        .max_query_len = max_query_len,
-                        .max_seq_len = *std::max_element(seq_lens.begin(), seq_lens.end()),
-                        .softmax_scale = 1.0f,
-                        .out = out.rows(begin, begin + cu_seqlens_q.back()).split_last(s.num_heads, s.kv_lora_rank)});
+    AttentionLatentParams params{
+        .q_latent = queries.columns(0, s.kv_lora_rank),
+        .q_rope = queries.columns(s.kv_lora_rank, s.width()),
+        .kv = kv,
+        .block_table = block_table,
+        .seq_rows = put_ints(side, rows),
+        .cu_seqlens_q = put_ints(side, cu_seqlens_q),
+        .seq_lens = put_ints(side, seq_lens),
+        .max_query_len = max_query_len,
+        .max_seq_len = *std::max_element(seq_lens.begin(), seq_lens.end()),
+        .softmax_scale = 1.0f,
+        .out = earlier.rows(begin, begin + cu_seqlens_q.back()).split_last(s.num_heads, s.kv_lora_rank)};
+    for (int i = 0; i < num_repeats; ++i) side.ops().attention_latent(side.stream(), params);
+    params.out = out.rows(begin, begin + cu_seqlens_q.back()).split_last(s.num_heads, s.kv_lora_rank);
+    side.ops().attention_latent(side.stream(), params);
   };
   int64_t first = 0;
   std::vector<int32_t> all_rows, all_cu_seqlens_q = {0}, all_seq_lens;
@@ -132,6 +137,8 @@ void add_latent_attention(Report& report, Sides sides, DType act, DType kv_dtype
   if (!family.selected()) return;
   std::vector<std::pair<int64_t, int64_t>> short_seqs = {{190, 1}};
   for (int64_t i = 0; i < 100; ++i) short_seqs.emplace_back(i == 40 ? 0 : 65 + i % 64, 1);
+  std::vector<std::pair<int64_t, int64_t>> cut_seqs;  // each CTA has parts of two
+  for (int64_t i = 0; i < 20; ++i) cut_seqs.emplace_back(i == 7 ? 0 : 310 + i, 1);
   const LatentBatch shapes[] = {
       {act, kv_dtype, 1, 16, 2, 16, {{1, 1}}},
       {act, kv_dtype, 5, 20, 8, 16, {{17, 17}, {0, 3}, {40, 1}, {33, 5}}},
@@ -147,6 +154,7 @@ void add_latent_attention(Report& report, Sides sides, DType act, DType kv_dtype
       {act, kv_dtype, 72, 512, 64, 16, {{600, 1}, {37, 1}}, 16},
       {act, kv_dtype, 14, 512, 64, 32, {{200, 16}, {193, 16}, {400, 16}, {256, 16}}},
       {act, kv_dtype, 4, 512, 64, 64, short_seqs},
+      {act, kv_dtype, 66, 512, 64, 16, cut_seqs, 8},
   };
   for (const LatentBatch& shape : shapes) {
     const std::string label = fmt::format("{} heads of {} + {}, {} sequences", shape.num_heads, shape.kv_lora_rank,
@@ -156,12 +164,11 @@ void add_latent_attention(Report& report, Sides sides, DType act, DType kv_dtype
       // Sums of products of values of size 1, whose weights add up to 1; scores are off by some roundings of f32.
       // bf16: a back-end may round the weights to bf16 for the product with the vectors; over codes times a scale, so
       // that the largest is not exact either.
-      outputs.push_back({"out",
-                         attend(side, shape, kTogether),
-                         {.rel = ulp_of(act),
-                          .abs = act != DType::kBf16      ? 0x1p-14
-                                 : kv_dtype == DType::kI8 ? 0x1p-9 * 5
-                                                          : 0x1p-9 * 3.5}});
+      const Tolerance tolerance{.rel = ulp_of(act),
+                                .abs = act != DType::kBf16      ? 0x1p-14
+                                       : kv_dtype == DType::kI8 ? 0x1p-9 * 5
+                                                                : 0x1p-9 * 3.5};
+      outputs.push_back({"out", attend(side, shape, kTogether, 1), tolerance});
       return outputs;
     });
     for (Side* side : sides.deterministic.all()) {

@@ -243,7 +243,7 @@ Status CudaDevice::allocate_shared_state() {
   ASSIGN_OR_RETURN(partial_sums_,
                    allocate(num_ctas * kWgmmaMaxTileTokens * kWgmmaTileRows * sizeof(float), MemoryKind::kDevice));
   ASSIGN_OR_RETURN(partial_flags_,
-                   allocate((num_ctas + kExpertStreamArrivals) * sizeof(uint32_t), MemoryKind::kDevice));
+                   allocate((2 * num_ctas + kExpertStreamArrivals) * sizeof(uint32_t), MemoryKind::kDevice));
   ASSIGN_OR_RETURN(work_counters_, allocate((2 + kExpertChainMaxExperts) * sizeof(uint64_t), MemoryKind::kDevice));
   const std::unique_ptr<Stream> stream = create_stream();
   fill_bytes(*stream, partial_flags_.data(), 0, partial_flags_.bytes());

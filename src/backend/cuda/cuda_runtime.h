@@ -194,6 +194,8 @@ class CudaDevice final : public Device, public LayerProductsDevice, public Produ
   bool has_grid_barriers() const { return grid_barrier_right_ != nullptr; }
   // How many CTAs have come to barriers of grids of num_sms() CTAs. Null as partial_sums().
   uint64_t* grid_arrivals() const { return static_cast<uint64_t*>(work_counters_.data()) + 1; }
+  // [num_sms()] of latent_wgmma.cu, 0 between kernels. Null as partial_sums().
+  uint32_t* latent_arrivals() const { return expert_arrivals() + kExpertStreamArrivals; }
   // [kExpertChainMaxExperts] of expert_chain.cu: 0, and left so.
   uint64_t* logit_sums() const { return grid_arrivals() + 1; }
 

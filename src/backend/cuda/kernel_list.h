@@ -220,6 +220,7 @@ inline constexpr KernelInfo kKernels[] = {
     {"latent/latent_expanded_wgmma.cu", "attention_latent_expanded_wgmma", kLatentExpandedSharedBytes, true},
     {"latent/latent_gather.cu", "latent_gather"},
     {"latent/latent_wgmma.cu", "attention_latent_wgmma", kLatentSharedBytes, true},
+    {"latent/latent_wgmma.cu", "attention_latent_wgmma_merge", kLatentSharedBytes, true},
     {"latent/latent_short.cu", "latent_short", kLatentShortSharedBytes, true},
     {"latent/latent_short.cu", "latent_short_combine", 0, true},
     {"latent/latent_wgmma_int8.cu", "attention_latent_wgmma_int8", kLatentSharedBytes + kLatentKeyScalesBytes, true},

@@ -92,7 +92,7 @@ bool reads_expert_ids(std::string_view opcode, std::string_view kernel) {
 bool reads_step_early(std::string_view opcode, std::string_view kernel) {
   if (kernel.starts_with("qk_norm_rope_kv_write") || kernel == "latent_query") return opcode.starts_with("ld.global");
   return (kernel.starts_with("attention_decode_ring") || kernel.starts_with("attention_decode_cluster") ||
-          kernel == "attention_latent_wgmma" || kernel == "latent_short") &&
+          kernel == "attention_latent_wgmma" || kernel == "attention_latent_wgmma_merge" || kernel == "latent_short") &&
          (opcode.starts_with("ld.global") || opcode.starts_with("cp.async.bulk.tensor."));
 }
 

@@ -47,7 +47,7 @@ bool reads_early(Stream& stream, const AttentionLatentParams& p) {
 // Sequences with few query tokens are split along their keys. The items of prompts are many: each stays whole. Gives
 // what latent_combine takes; where keys are split, it is to be run.
 LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams& p,
-                                     const AttentionLatentKernelParams& attention) {
+                                     const AttentionLatentKernelParams& attention, bool is_joined) {
   constexpr int kMaxSplitQueryLen = 16;
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const int64_t num_seqs = p.seq_rows.dim(0), num_heads = p.q_latent.dim(1);
@@ -63,6 +63,10 @@ LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams
   char* scratch = splits ? static_cast<char*>(device.workspace(
                                static_cast<size_t>(sums_bytes + stats_bytes + cuts_bytes + (num_seqs + 2) * 4)))
                          : nullptr;
+  // With two CTAs and more side by side long runs are faster with latent_combine, behind which the next call begins.
+  constexpr int64_t kFewRows = 528, kFewKeys = 1024;
+  const bool merges = splits && !is_codes && !is_joined && device.has_grid_barriers() &&
+                      (team_size == 1 || p.q_latent.dim(0) * num_heads <= kFewRows || p.max_seq_len <= kFewKeys);
   const LatentWgmmaKernelParams params{
       .kv = is_codes ? TensorMap{} : make_kv_map(device, p, box_keys),
       .attention = attention,
@@ -76,10 +80,13 @@ LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams
       .team_size = static_cast<int32_t>(team_size),
       .splits = splits,
       .reads_early = !is_codes && reads_early(stream, p),
+      .arrivals = merges ? device.latent_arrivals() : nullptr,
   };
   const std::initializer_list<NamedSize> sizes = {
       {"num_tokens", p.q_latent.dim(0)}, {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}};
-  const KernelId kernel = is_codes ? kernel_id("attention_latent_wgmma_int8") : kernel_id("attention_latent_wgmma");
+  const KernelId kernel = is_codes ? kernel_id("attention_latent_wgmma_int8")
+                          : merges ? kernel_id("attention_latent_wgmma_merge")
+                                   : kernel_id("attention_latent_wgmma");
   launch(stream, kernel, {.x = num_ctas, .num_threads = kLatentThreads}, params, sizes);
   return params;
 }
@@ -152,8 +159,8 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
            params, {{"num_seqs", attention.num_seqs}, {"num_heads", attention.num_heads}});
     return;
   }
-  const LatentWgmmaKernelParams params = attend_parts(stream, p, attention);
-  if (!params.splits) return;
+  const LatentWgmmaKernelParams params = attend_parts(stream, p, attention, false);
+  if (!params.splits || params.arrivals != nullptr) return;
   combine_parts(stream, p, params);
 }
 
@@ -252,7 +259,7 @@ void attend_joined(Stream& stream, const LatentAttentionParams& p, bool is_settl
   const AttentionLatentKernelParams attention = kernel_params(p.attention);
   const int64_t num_parts = num_short_parts(cuda_stream.cuda_device(), p.attention);
   const LatentValuesKernelParams values{
-      .attention = num_parts > 0 ? LatentWgmmaKernelParams{} : attend_parts(stream, p.attention, attention),
+      .attention = num_parts > 0 ? LatentWgmmaKernelParams{} : attend_parts(stream, p.attention, attention, true),
       .shorter = num_parts > 0 ? attend_short(stream, p.attention, attention, num_parts) : LatentShortKernelParams{},
       .weight = p.v_up->matrix(0),
       .out = p.heads.raw(),

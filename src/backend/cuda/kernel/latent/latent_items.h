@@ -21,10 +21,12 @@ struct Segment {
   int seq_len;
   int begin_tile, end_tile;
   int slot;  // of partial sums; -1: the segment is the whole item
+  int first_team, num_parts;  // of an item that several teams have
 };
 
 // The segments of a CTA; a warp asks for them. A lane has neighbouring sequences of the step, and reads them again
 // whenever it needs them: from L1.
+template <bool kNotesParts>
 class Work {
  public:
   __device__ explicit Work(const LatentWgmmaKernelParams& p) : p_(p), lane_(static_cast<int>(threadIdx.x) % kWarpSize) {
@@ -66,7 +68,15 @@ class Work {
       segment.end_tile = min(s.num_tiles, segment.begin_tile + end_ - next_);
       next_ += segment.end_tile - segment.begin_tile;
       const bool is_first = segment.begin_tile == 0;
-      if (!is_first || segment.end_tile < s.num_tiles) segment.slot = 2 * static_cast<int>(blockIdx.x) + is_first;
+      if (!is_first || segment.end_tile < s.num_tiles) {
+        segment.slot = 2 * static_cast<int>(blockIdx.x) + is_first;
+        if constexpr (kNotesParts) {
+          const LatentSplit split{find_run_length(), reach_};
+          const int item_first_unit = next_ - segment.end_tile;
+          segment.first_team = split.first_team(item_first_unit, s.num_tiles);
+          segment.num_parts = split.last_team(item_first_unit, s.num_tiles) - segment.first_team + 1;
+        }
+      }
     } else {
       const int last_token = (segment.first_row + segment.num_rows - 1) / p.num_heads;
       segment.begin_tile = 0;
@@ -239,6 +249,12 @@ __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+__device__ inline float2 load_shared_two(uint32_t from) {
+  float2 two;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(two.x), "=f"(two.y) : "r"(from) : "memory");
+  return two;
 }
 
 // Where the consumers stand, and what they know of the segment.

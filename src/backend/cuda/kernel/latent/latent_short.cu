@@ -3,7 +3,9 @@
 //            keys a sequence.
 // LAYOUT     latent.h; every row of q at a multiple of 16 bytes.
 // NUMERICS   Scores, maxima and sums in fp32; probabilities are rounded to bf16 for the product with the latent
-//            vectors, their sum is not. Sums of a cluster's CTAs in their order. The split depends on the step's sizes.
+//            vectors, their sum is not. A CTA's sums over that sum, no larger than the largest vector's elements, are
+//            rounded to f16 for the others of its cluster, which add them in their order in fp32. The split depends on
+//            the step's sizes.
 // WORK       Nothing is looked up: a CTA of a cluster of 8 has one run of at most 80 keys of 64 rows, one copy of q and
 //            one of the keys, which may begin while the kernel before still runs: all but the sixteen with the step's
 //            key. Two warpgroups have the scores of half the keys each, then 256 columns of all. The CTAs send each
@@ -31,10 +33,19 @@ __device__ inline void send_two(uint32_t to, float a, float b, uint32_t barrier)
                "f"(a), "f"(b), "r"(barrier)
                : "memory");
 }
-__device__ inline float2 load_shared_two(uint32_t from) {
-  float2 two;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(two.x), "=f"(two.y) : "r"(from) : "memory");
+
+// Two as f16.
+__device__ inline uint32_t pack_half(float a, float b) {
+  uint32_t two;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(b), "f"(a));
   return two;
+}
+__device__ inline float2 unpack_half(uint32_t two) {
+  float2 value;
+  asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+      : "=f"(value.x), "=f"(value.y)
+      : "r"(two));
+  return value;
 }
 
 extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bounds__(kLatentShortThreads, 1)
@@ -61,7 +72,7 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
     init_barrier(scores_done, kLatentShortCtas);
     fence_barrier_init();
     arrive_expecting(stats_sent, kLatentShortStatsBytes);
-    if (has_rows) arrive_expecting(sums_sent, static_cast<uint32_t>(own_rows) * (kLatentShortSumsBytes / 8));
+    if (has_rows) arrive_expecting(sums_sent, static_cast<uint32_t>(own_rows) * (kLatentShortSumsBytes / 16));
   }
   cluster_arrive_relaxed();  // fence_barrier_init() was for the cluster
   if (!p.reads_early) wait_for_inputs();
@@ -210,67 +221,92 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
         wgmma_columns(at + static_cast<uint32_t>(half * (kHalf / 64) * 1024), 1024, kShortEightKeysBytes));
   }
   wgmma_commit();
-  wgmma_wait<0>();
-  wait_cluster_barrier(stats_sent, 0);
-  float weight[2];
+  // A row's sum over this CTA's keys, while its values are multiplied.
+  float inverse[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float largest = -kInfinity;
-#pragma unroll
-    for (int i = 0; i < kLatentShortCtas; ++i) {
-      largest = fmaxf(largest, load_shared_two(stats + static_cast<uint32_t>((i * kLatentRows + row + 8 * h) * 8)).x);
-    }
-    weight[h] = largest == -kInfinity ? 0.0f : exp2_approx(own[h].x - largest);
+    const uint32_t other = halves + static_cast<uint32_t>(((1 - half) * kLatentRows + row + 8 * h) * 8);
+    const float all = own[h].y + load_shared_two(other).y;
+    inverse[h] = all > 0.0f ? 1.0f / all : 0.0f;
   }
+  wgmma_wait<0>();
   wait_cluster_barrier(scores_done, 0);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int to_cta = (row + 8 * h) >> rows_shift;
     if (to_cta * own_rows >= num_rows) break;
-    const int place = (((rank * 2 + half) * 16) << rows_shift) + (row & (own_rows - 1));
+    const int place = (((rank * 2 + half) * 8) << rows_shift) + (row & (own_rows - 1));
     const uint32_t to = shared_of(q + static_cast<uint32_t>((place * 4 + pair) * 16), to_cta),
                    barrier = shared_of(sums_sent, to_cta), step = static_cast<uint32_t>(own_rows) * 4 * 16;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      send_four(to + static_cast<uint32_t>(i) * step, sums[8 * i + 2 * h] * weight[h],
-                sums[8 * i + 2 * h + 1] * weight[h], sums[8 * i + 4 + 2 * h] * weight[h],
-                sums[8 * i + 5 + 2 * h] * weight[h], barrier);
+    for (int i = 0; i < 8; ++i) {
+      uint32_t packed[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = 16 * i + 4 * j + 2 * h;
+        packed[j] = pack_half(sums[at] * inverse[h], sums[at + 1] * inverse[h]);
+      }
+      send_four(to + static_cast<uint32_t>(i) * step, __uint_as_float(packed[0]), __uint_as_float(packed[1]),
+                __uint_as_float(packed[2]), __uint_as_float(packed[3]), barrier);
     }
   }
+  wait_cluster_barrier(stats_sent, 0);
   if (has_rows) {
+    // A piece is two quads of a row; the largest of a CTA's part becomes its weight.
+    const int num_pieces = own_rows * (kLatentRank / 8), first_row = rank * own_rows;
     if (static_cast<int>(threadIdx.x) < own_rows) {
-      const int of = rank * own_rows + static_cast<int>(threadIdx.x);
+      const uint32_t of = stats + static_cast<uint32_t>((first_row + static_cast<int>(threadIdx.x)) * 8);
       float largest = -kInfinity, total = 0.0f;
 #pragma unroll
       for (int i = 0; i < kLatentShortCtas; ++i) {
-        largest = fmaxf(largest, load_shared_two(stats + static_cast<uint32_t>((i * kLatentRows + of) * 8)).x);
+        largest = fmaxf(largest, load_shared_two(of + static_cast<uint32_t>(i * kLatentRows * 8)).x);
       }
 #pragma unroll
       for (int i = 0; i < kLatentShortCtas; ++i) {
-        const float2 one = load_shared_two(stats + static_cast<uint32_t>((i * kLatentRows + of) * 8));
-        if (one.x != -kInfinity) total = __fmaf_rn(exp2_approx(one.x - largest), one.y, total);
+        const float2 one = load_shared_two(of + static_cast<uint32_t>(i * kLatentRows * 8));
+        const float weight = one.x == -kInfinity ? 0.0f : exp2_approx(one.x - largest) * one.y;
+        total += weight;
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(of + static_cast<uint32_t>(i * kLatentRows * 8)), "f"(weight)
+                     : "memory");
       }
-      reinterpret_cast<float2*>(p.partial_stats)[cluster * kLatentRows + of] = make_float2(largest, total);
+      reinterpret_cast<float2*>(p.partial_stats)[cluster * kLatentRows + first_row + static_cast<int>(threadIdx.x)] =
+          make_float2(largest, total);
     }
     wait_cluster_barrier(sums_sent, 0);
-    const int num_quads = own_rows * (kLatentRank / 4), first_row = rank * own_rows;
+    sync_consumers();
     float4* out = reinterpret_cast<float4*>(p.partial_sums) +
                   (static_cast<int64_t>(cluster) * kLatentShortCtas + first_row / 8) * (8 * kLatentRank / 4);
 #pragma unroll
-    for (int j = 0; j < 8 * kLatentRank / 4 / kLatentShortThreads; ++j) {
-      const int quad = j * kLatentShortThreads + static_cast<int>(threadIdx.x);
-      if (quad >= num_quads) break;
-      float4 sum = {};
+    for (int j = 0; j < 8 * kLatentRank / 8 / kLatentShortThreads; ++j) {
+      const int piece = j * kLatentShortThreads + static_cast<int>(threadIdx.x);
+      if (piece >= num_pieces) break;
+      const int in_eight = piece & (4 * own_rows - 1), group2 = piece >> (rows_shift + 2);
+      const uint32_t weights = stats + static_cast<uint32_t>((first_row + in_eight / 4) * 8);
+      float sum[8] = {};
 #pragma unroll
       for (int i = 0; i < kLatentShortCtas; ++i) {
-        float4 more;
-        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(more.x), "=f"(more.y), "=f"(more.z), "=f"(more.w)
-                     : "r"(q + static_cast<uint32_t>((i * num_quads + quad) * 16))
+        uint32_t more[4];
+        float weight;
+        asm volatile("ld.shared.f32 %0, [%1];"
+                     : "=f"(weight)
+                     : "r"(weights + static_cast<uint32_t>(i * kLatentRows * 8))
                      : "memory");
-        sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(more[0]), "=r"(more[1]), "=r"(more[2]), "=r"(more[3])
+                     : "r"(q + static_cast<uint32_t>((i * num_pieces + piece) * 16))
+                     : "memory");
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float2 two = unpack_half(more[k]);
+          sum[2 * k] = __fmaf_rn(weight, two.x, sum[2 * k]);
+          sum[2 * k + 1] = __fmaf_rn(weight, two.y, sum[2 * k + 1]);
+        }
       }
-      out[(quad >> (rows_shift + 2)) * kWarpSize + first_row % 8 * 4 + (quad & (4 * own_rows - 1))] = sum;
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        out[(group2 * 2 + k) * kWarpSize + first_row % 8 * 4 + in_eight] =
+            make_float4(sum[4 * k], sum[4 * k + 1], sum[4 * k + 2], sum[4 * k + 3]);
+      }
     }
   }
   // Nobody ends while others send.

@@ -12,7 +12,7 @@ constexpr int kLatentShortBoxKeys = 16;  // of a copy
 constexpr int kLatentShortKeys = 80;     // of a CTA, at most
 constexpr int kLatentShortThreads = 256;
 constexpr int kLatentShortKeysBytes = kLatentShortKeys * kLatentWidth * 2;
-// Sums of 8 rows from each CTA, over q.
+// Room for q; over it sums of 8 rows from each CTA as f16, half of this.
 constexpr int kLatentShortSumsBytes = kLatentRows * kLatentRank * 4;
 // Keys; q and the sums; stats of all CTAs; the two warpgroups' largest scores and sums; barriers.
 constexpr int kLatentShortStatsBytes = kLatentShortCtas * kLatentRows * 8;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/kernel/latent/latent_items.h"
+#include "backend/cuda/kernel/latent/latent_merge.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/tma.h"
 #include "backend/cuda/kernel/primitive/wgmma.h"
@@ -37,6 +38,7 @@ struct SharedWords {
   Segment segments[kSlots];
   float row_scales[kLatentRows];
   int32_t reach;  // of LatentSplit, for the lane that publishes it
+  CutItem cuts[2];  // of the segments in slots 2 c and 2 c + 1
 };
 static_assert(Shared::kNumBarriers * 8 <= 128 && sizeof(SharedWords) <= 384);
 static_assert(kBuffers * kLatentKeys * 8 == kLatentKeyScalesBytes);
@@ -66,7 +68,7 @@ constexpr float kSlack = 8.0f;
 // --- one warp that loads ---------------------------------------------------------------------------------------------
 
 // From a segment that next() gave to the next one that has rows; false: none is left.
-__device__ inline bool find_rows(Work& work, Segment& segment, bool has_work) {
+__device__ inline bool find_rows(auto& work, Segment& segment, bool has_work) {
   while (has_work && segment.num_rows == 0) has_work = work.next(segment);
   return has_work;
 }
@@ -190,6 +192,7 @@ __device__ inline void store_row_scales(SharedWords& words, const float (&scales
 
 // Warpgroup 0 at the end of a segment: what its rows' sums are multiplied with. Warpgroup 1 has it after
 // sync_consumers().
+template <bool kMerges>
 __device__ inline void finish_rows(const LatentWgmmaKernelParams& p, SharedWords& words, const Segment& segment,
                                    const float (&largest)[2], float (&total)[2], float (&inverse)[2],
                                    const Consumer& c) {
@@ -204,10 +207,14 @@ __device__ inline void finish_rows(const LatentWgmmaKernelParams& p, SharedWords
   }
   await_probs_left();  // with the last scales
   store_row_scales(words, inverse, c);
+  if (kMerges && segment.slot >= 0 && c.thread == 0) {
+    words.cuts[segment.slot % 2] = {segment.first_token, segment.first_row, segment.num_rows, segment.first_team,
+                                    segment.num_parts};
+  }
 }
 
 // Warpgroup 0: scores, probabilities, columns 0 to 255.
-template <bool kIsCodes>
+template <bool kIsCodes, bool kMerges>
 __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words,
                                    const Consumer& c) {
   const float scale_log2e = p.attention.softmax_scale_log2e;
@@ -307,7 +314,7 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
     }
 
     float inverse[2];
-    finish_rows(p, words, segment, largest, total, inverse, c);
+    finish_rows<kMerges>(p, words, segment, largest, total, inverse, c);
     sync_consumers();
     store_sums(p, shared, segment, sums, c, inverse, 0);
   }
@@ -375,6 +382,7 @@ __device__ inline void attention_latent_wgmma(const LatentWgmmaKernelParams& p, 
   SharedWords& words = *reinterpret_cast<SharedWords*>(aligned + 3 * kLatentTileBytes + kLatentPartBytes + 128);
   let_dependents_launch();
   if (threadIdx.x == 0) {
+    if (Loader::kMerges) words.cuts[0].num_parts = words.cuts[1].num_parts = 0;
     if (!Loader::kIsCodes) prefetch_map(p.kv);
     for (int buffer = 0; buffer < kBuffers; ++buffer) {
       for (int group = 0; group < kGroups; ++group) init_barrier(shared.full(buffer, group), Loader::kArrivals);
@@ -400,10 +408,11 @@ __device__ inline void attention_latent_wgmma(const LatentWgmmaKernelParams& p, 
     c.pair = c.lane % 4;
     c.row = c.thread / 32 * 16 + c.group;
     if (threadIdx.x < 256) {
-      attend_left<Loader::kIsCodes>(p, shared, words, c);
+      attend_left<Loader::kIsCodes, Loader::kMerges>(p, shared, words, c);
     } else {
       attend_right<Loader::kIsCodes>(p, shared, words, c);
     }
+    if constexpr (Loader::kMerges) merge_cuts(p, words.cuts, shared.q());
   }
 }
 

@@ -10,7 +10,8 @@
 //            makes the probabilities; both multiply them with the values, 256 columns each: 0 from its registers, 1 from
 //            shared memory. So a tile takes about 2,200 clocks of the tensor core, where its 72 KB take 4,000 of an SM's
 //            share of the memory.
-//            latent_combine merges what several CTAs have of an item.
+//            Of attention_latent_wgmma latent_combine merges what several CTAs have of an item; in
+//            attention_latent_wgmma_merge these wait for each other and merge it themselves.
 // ROOFLINE   1,152 bytes a key over 4.65 TB/s, up to about 90 rows a sequence; else 2,176 FLOP a row and key.
 // WARM       1 s: fast, bf16, latent-bf16
 // LIMITS     sm_90a.
@@ -22,16 +23,17 @@
 namespace spate::cuda {
 
 // One warp.
+template <bool kIsMerging>
 struct TileLoader {
-  static constexpr bool kIsCodes = false;
-  static constexpr int kArrivals = 1, kLoadRegisters = 40, kRegisters = 232;
+  static constexpr bool kIsCodes = false, kMerges = kIsMerging;
+  static constexpr int kArrivals = 1, kLoadRegisters = kMerges ? 56 : 40, kRegisters = kMerges ? 224 : 232;
 
   __device__ static void load(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words) {
     if (threadIdx.x >= kWarpSize) return wait_for_inputs();
     if (!p.reads_early) wait_for_inputs();
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const int block_size = p.attention.kv.kv_block_size;
-    Work work(p);
+    Work<kMerges> work(p);
     if (lane == 0) words.reach = work.reach();
     Place place;
     Segment segment{};
@@ -45,7 +47,7 @@ struct TileLoader {
         if (!has_inputs && (!p.reads_early || tile >= end_tile || tile == segment.begin_tile + kBuffers ||
                             (tile + 1) * kLatentKeys >= segment.first_limit)) {
           wait_for_inputs();
-          work.publish(has_work, segment, words.reach);
+          if (!kMerges) work.publish(has_work, segment, words.reach);
           has_inputs = true;
         }
         if (tile >= end_tile) break;
@@ -72,7 +74,12 @@ struct TileLoader {
 extern "C" __global__ void __launch_bounds__(kLatentThreads, 1)
     attention_latent_wgmma(const __grid_constant__ LatentWgmmaKernelParams p) {
   extern __shared__ char smem[];
-  attention_latent_wgmma<TileLoader>(p, smem);
+  attention_latent_wgmma<TileLoader<false>>(p, smem);
+}
+extern "C" __global__ void __launch_bounds__(kLatentThreads, 1)
+    attention_latent_wgmma_merge(const __grid_constant__ LatentWgmmaKernelParams p) {
+  extern __shared__ char smem[];
+  attention_latent_wgmma<TileLoader<true>>(p, smem);
 }
 
 }  // namespace spate::cuda

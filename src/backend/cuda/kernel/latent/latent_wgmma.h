@@ -57,6 +57,7 @@ struct LatentWgmmaKernelParams {
   int32_t team_size;
   int32_t splits;
   int32_t reads_early;  // nothing that still runs writes lengths, the block table, or keys but the step's
+  uint32_t* arrivals;   // [grid] of an item's parts, at the CTA that has the first one; 0 between kernels
 };
 
 }  // namespace spate::cuda

@@ -26,7 +26,7 @@ struct TileKeys {
 };
 
 struct CodeLoader {
-  static constexpr bool kIsCodes = true;
+  static constexpr bool kIsCodes = true, kMerges = false;
   static constexpr int kArrivals = 4, kLoadRegisters = 72, kRegisters = 216;
 
   // Behind the last key that one again.
@@ -99,7 +99,7 @@ struct CodeLoader {
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const LatentLayout& kv = p.attention.kv;
     wait_for_inputs();
-    Work work(p);
+    Work<false> work(p);
     Place place;
     Segment segment{};
     bool has_work = work.next(segment);

@@ -1,14 +1,17 @@
-// qk_norm_rope_attention in steps as an engine runs them: plans from pinned memory, apply_updates, begin_step, layers,
-// finish_step, and nothing waits between two of them. Sequences enter rows with a prompt or with blocks that others
-// have written, some in the step just before, decode, and leave; their blocks go to others at once. Steps are padded
-// and replayed as the device likes. The same launches with a wait behind each must give the same bits: what a kernel
-// reads before the ones ahead of it have ended shows. Against the reference within the rounding.
+// qk_norm_rope_attention, and attention over latent vectors, in steps as an engine runs them: plans from pinned memory,
+// apply_updates, begin_step, layers, finish_step, and nothing waits between two of them. Sequences enter rows with a
+// prompt or with blocks that others have written, some in the step just before, decode, and leave; their blocks go to
+// others at once. Steps are padded and replayed as the device likes. The same launches with a wait behind each must
+// give the same bits: what a kernel reads before the ones ahead of it have ended shows. Against the reference within
+// the rounding.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "backend/conformance/state_rig.h"
+#include "backend/layer_products.h"
 
 namespace spate::conformance {
 namespace {
@@ -19,6 +22,7 @@ struct DecodeStepsCase {
   int64_t num_rows;  // sequences that run at most
   int window = 0;
   int64_t kv_block_size = 16;
+  int64_t latent_heads = 0;  // > 0: attention over latent vectors, of so many heads
 };
 
 constexpr int kDecodeSteps = 24, kDecodeLayers = 3;
@@ -143,21 +147,144 @@ StepInputs decode_inputs(const StepInputs& all, const StepKey& key) {
           .sample_drafts = all.sample_drafts.rows(0, key.num_logits)};
 }
 
+// A layer of the steps: its cache, [kDecodeVocab, width] what each token id gives, that of the step's tokens, what
+// attention gives of them, and of all steps.
+struct DecodeLayer {
+  KvView kv;
+  Tensor table, rows, out, record;
+};
+
+// The attention of a case.
+struct DecodeAttention {
+  KvLayerDesc kv;
+  int64_t width = 0, out_width = 0;  // of a token
+  std::function<void(const DecodeLayer&, const StepInputs&, const StepKey&)> run;
+  std::function<void()> delay = [] {};  // of the device: launches behind it stand and wait
+};
+
+DecodeAttention roped_attention(Side& side, const DecodeStepsCase& c, Rng& rng, const Tensor& block_table) {
+  const int64_t num_heads = c.num_kv_heads * c.group_size, q_width = num_heads * c.head_dim,
+                kv_width = c.num_kv_heads * c.head_dim, width = q_width + 2 * kv_width;
+  const HostTensor cos_sin = random_tensor(rng, DType::kF32, {kDecodeMaxLen, c.head_dim}, 0.4f);
+  const Tensor angles = side.put(cos_sin), norm = side.put(random_tensor(rng, c.act, {c.head_dim}));
+  const auto run = [=, &side](const DecodeLayer& layer, const StepInputs& in, const StepKey& key) {
+    const Tensor qkv = layer.rows.rows(0, key.num_tokens);
+    const Tensor q = qkv.columns(0, q_width).split_last(num_heads, c.head_dim);
+    const QkNormRopeAttentionParams params{
+        .write = {.q = q,
+                  .k = qkv.columns(q_width, q_width + kv_width).split_last(c.num_kv_heads, c.head_dim),
+                  .v = qkv.columns(q_width + kv_width, width).split_last(c.num_kv_heads, c.head_dim),
+                  .q_norm = norm,
+                  .k_norm = norm,
+                  .eps = 1e-6f,
+                  .positions = in.positions,
+                  .cos_sin = angles,
+                  .slot_mapping = in.slot_mapping,
+                  .kv = layer.kv},
+        .attention = {.q = q,
+                      .kv = layer.kv,
+                      .block_table = block_table,
+                      .seq_rows = in.seq_rows,
+                      .cu_seqlens_q = in.cu_seqlens_q,
+                      .seq_lens = in.seq_lens,
+                      .max_query_len = key.max_query_len,
+                      .max_seq_len = key.max_seq_len,
+                      .softmax_scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
+                      .window = c.window,
+                      .out = layer.out.rows(0, key.num_tokens).split_last(num_heads, c.head_dim)}};
+    const auto fused = side.ops().qk_norm_rope_attention;
+    (fused != nullptr ? fused : decompositions().qk_norm_rope_attention)(side.stream(), params);
+  };
+  const KvLayerDesc kv{
+      .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .kv_block_size = c.kv_block_size, .dtype = c.kv_dtype};
+  return {kv, width, q_width, run};
+}
+
+// Behind a choice of experts for so many tokens that it does not start early, in three layers of five.
+DecodeAttention latent_attention(Side& side, const DecodeStepsCase& c, Rng& rng, const Tensor& block_table) {
+  constexpr int64_t kRank = 512, kRope = 64, kNope = 128, kValues = 128, kRouted = 80, kExperts = 8;
+  const int64_t num_heads = c.latent_heads, q_width = num_heads * (kNope + kRope), width = q_width + kRank + kRope;
+  const WeightSpec spec{.codes = Codes::kBf16};
+  const Tensor angles = side.put(random_tensor(rng, DType::kF32, {kDecodeMaxLen, kRope}, 0.4f)),
+               norm = side.put(random_tensor(rng, c.act, {kRank}));
+  const auto matrices = [&](int64_t rows, int64_t columns) {
+    const float size = 1 / std::sqrt(static_cast<float>(kRank));
+    return &side.put_matrices(random_tensor(rng, c.act, {num_heads * rows, columns}, size), spec, num_heads);
+  };
+  const PackedWeight *k_up = matrices(kRank, kNope), *v_up = matrices(kValues, kRank);
+  const Tensor q_latent = side.put(poisoned_tensor(c.act, {kDecodeTokens, num_heads * kRank})),
+               out_latent = side.put(poisoned_tensor(c.act, {kDecodeTokens, num_heads * kRank}));
+  const RouteExpertsParams route{.logits = side.put(random_tensor(rng, DType::kF32, {kRouted, kExperts})),
+                                 .bias = Tensor(),
+                                 .routing = {},
+                                 .expert_ids = side.put(poisoned_tensor(DType::kI32, {kRouted, 2})),
+                                 .expert_weights = side.put(poisoned_tensor(DType::kF32, {kRouted, 2}))};
+  const auto run = [=, &side, num_layers = 0](const DecodeLayer& layer, const StepInputs& in,
+                                              const StepKey& key) mutable {
+    const auto of_step = [&](const Tensor& tensor) { return tensor.rows(0, key.num_tokens); };
+    const Tensor x = of_step(layer.rows), q = x.columns(0, q_width).split_last(num_heads, kNope + kRope),
+                 q_rope = q.columns(kNope, kNope + kRope);
+    if (num_layers++ % 5 >= 2) side.ops().route_experts(side.stream(), route);
+    const LatentAttentionParams params{.write = {.q_rope = q_rope,
+                                                 .latent = x.columns(q_width, width),
+                                                 .norm = norm,
+                                                 .eps = 1e-6f,
+                                                 .positions = in.positions,
+                                                 .cos_sin = angles,
+                                                 .slot_mapping = in.slot_mapping,
+                                                 .kv = layer.kv},
+                                       .q_nope = q.columns(0, kNope),
+                                       .k_up = k_up,
+                                       .attention = {.q_latent = of_step(q_latent).split_last(num_heads, kRank),
+                                                     .q_rope = q_rope,
+                                                     .kv = layer.kv,
+                                                     .block_table = block_table,
+                                                     .seq_rows = in.seq_rows,
+                                                     .cu_seqlens_q = in.cu_seqlens_q,
+                                                     .seq_lens = in.seq_lens,
+                                                     .max_query_len = key.max_query_len,
+                                                     .max_seq_len = key.max_seq_len,
+                                                     .softmax_scale = 0.1f,
+                                                     .out = of_step(out_latent).split_last(num_heads, kRank)},
+                                       .v_up = v_up,
+                                       .heads = of_step(layer.out).split_last(num_heads, kValues)};
+    LayerProductsDevice* joining = layer_products_device(side.device());
+    if (joining != nullptr) {
+      joining->latent_attention(side.stream(), params);
+    } else {
+      decomposed_latent_attention(side.stream(), params);
+    }
+  };
+  const KvLayerDesc kv{.kind = KvKind::kLatent,
+                       .kv_lora_rank = kRank,
+                       .qk_rope_head_dim = kRope,
+                       .kv_block_size = c.kv_block_size,
+                       .dtype = c.kv_dtype};
+  const Tensor x = side.put(poisoned_tensor(c.act, {kDecodeTokens, num_heads * kNope}));
+  const auto delay = [=, &side] {
+    if (layer_products_device(side.device()) == nullptr) return;
+    for (int i = 0; i < 20; ++i) {
+      side.ops().linear_heads(
+          side.stream(),
+          {.x = x.split_last(num_heads, kNope), .weight = k_up, .out = q_latent.split_last(num_heads, kRank)});
+    }
+  };
+  return {kv, width, num_heads * kValues, run, delay};
+}
+
 Outputs run_decode_steps(Side& side, const DecodeStepsCase& c, bool waits, Tolerance tolerance) {
   Device& device = side.device();
   Stream& stream = side.stream();
   const OpTable& ops = side.ops();
-  const int64_t num_heads = c.num_kv_heads * c.group_size, q_width = num_heads * c.head_dim,
-                kv_width = c.num_kv_heads * c.head_dim, width = q_width + 2 * kv_width;
-  Rng rng(test_seed(), static_cast<uint64_t>(c.head_dim * 131 + num_heads));
+  Rng rng(test_seed(), static_cast<uint64_t>(c.head_dim * 131 + c.num_kv_heads * c.group_size));
   const StepInputs all =
       put_inputs(side, {.num_tokens = kDecodeTokens, .num_seqs = c.num_rows, .num_logits = c.num_rows});
   const DeviceState state = put_state(side, {.max_num_seqs = c.num_rows,
                                              .max_model_len = kDecodeMaxLen,
                                              .max_blocks_per_seq = kDecodeMaxLen / c.kv_block_size + 1});
-  const HostTensor cos_sin = random_tensor(rng, DType::kF32, {kDecodeMaxLen, c.head_dim}, 0.4f);
-  const Tensor angles = side.put(cos_sin), norm = side.put(random_tensor(rng, c.act, {c.head_dim})),
-               next = side.put(poisoned_tensor(DType::kI32, {c.num_rows}));
+  const DecodeAttention attention = c.latent_heads > 0 ? latent_attention(side, c, rng, state.state.block_table)
+                                                       : roped_attention(side, c, rng, state.state.block_table);
+  const Tensor next = side.put(poisoned_tensor(DType::kI32, {c.num_rows}));
   HostTensor rising(DType::kI32, {kDecodeTokens});
   for (int32_t i = 0; i < kDecodeTokens; ++i) rising.span<int32_t>()[static_cast<size_t>(i)] = i;
   const Tensor arange = side.put(rising);
@@ -168,21 +295,13 @@ Outputs run_decode_steps(Side& side, const DecodeStepsCase& c, bool waits, Toler
     images.push_back(plans.next(step).image());
     num_tokens_in_all += reinterpret_cast<const StepPlanHeader*>(images.back().data())->num_tokens;
   }
-  struct Layer {
-    KvView kv;
-    Tensor table, qkv, out, record;  // [kDecodeVocab, width] qkv of each token id; of the step; of all steps
-  };
-  std::vector<Layer> layers;
+  std::vector<DecodeLayer> layers;
   for (int i = 0; i < kDecodeLayers; ++i) {
-    layers.push_back({.kv = side.put_kv({.num_kv_heads = c.num_kv_heads,
-                                         .head_dim = c.head_dim,
-                                         .kv_block_size = c.kv_block_size,
-                                         .dtype = c.kv_dtype},
-                                        DecodePlans::num_blocks(c)),
-                      .table = side.put(random_tensor(rng, c.act, {kDecodeVocab, width})),
-                      .qkv = side.put(poisoned_tensor(c.act, {kDecodeTokens, width})),
-                      .out = side.put(poisoned_tensor(c.act, {kDecodeTokens, q_width})),
-                      .record = side.put(poisoned_tensor(c.act, {num_tokens_in_all, q_width}))});
+    layers.push_back({.kv = side.put_kv(attention.kv, DecodePlans::num_blocks(c)),
+                      .table = side.put(random_tensor(rng, c.act, {kDecodeVocab, attention.width})),
+                      .rows = side.put(poisoned_tensor(c.act, {kDecodeTokens, attention.width})),
+                      .out = side.put(poisoned_tensor(c.act, {kDecodeTokens, attention.out_width})),
+                      .record = side.put(poisoned_tensor(c.act, {num_tokens_in_all, attention.out_width}))});
   }
   constexpr size_t kPlanBytes = 1 << 16;
   Buffer plan_device = device.allocate(kPlanBytes, MemoryKind::kDevice).value();
@@ -227,35 +346,10 @@ Outputs run_decode_steps(Side& side, const DecodeStepsCase& c, bool waits, Toler
       ops.begin_step(
           stream, {.plan = plan_device.data(), .state = state.state, .inputs = in, .kv_block_size = c.kv_block_size});
       wait();
-      for (const Layer& layer : layers) {
-        const Tensor qkv = layer.qkv.rows(0, key.num_tokens);
-        ops.gather_rows(stream, {.x = layer.table, .row_ids = in.token_ids, .out = qkv});
+      for (const DecodeLayer& layer : layers) {
+        ops.gather_rows(stream, {.x = layer.table, .row_ids = in.token_ids, .out = layer.rows.rows(0, key.num_tokens)});
         wait();
-        const Tensor q = qkv.columns(0, q_width).split_last(num_heads, c.head_dim);
-        const QkNormRopeAttentionParams params{
-            .write = {.q = q,
-                      .k = qkv.columns(q_width, q_width + kv_width).split_last(c.num_kv_heads, c.head_dim),
-                      .v = qkv.columns(q_width + kv_width, width).split_last(c.num_kv_heads, c.head_dim),
-                      .q_norm = norm,
-                      .k_norm = norm,
-                      .eps = 1e-6f,
-                      .positions = in.positions,
-                      .cos_sin = angles,
-                      .slot_mapping = in.slot_mapping,
-                      .kv = layer.kv},
-            .attention = {.q = q,
-                          .kv = layer.kv,
-                          .block_table = state.state.block_table,
-                          .seq_rows = in.seq_rows,
-                          .cu_seqlens_q = in.cu_seqlens_q,
-                          .seq_lens = in.seq_lens,
-                          .max_query_len = key.max_query_len,
-                          .max_seq_len = key.max_seq_len,
-                          .softmax_scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
-                          .window = c.window,
-                          .out = layer.out.rows(0, key.num_tokens).split_last(num_heads, c.head_dim)}};
-        const auto fused = ops.qk_norm_rope_attention;
-        (fused != nullptr ? fused : decompositions().qk_norm_rope_attention)(stream, params);
+        attention.run(layer, in, key);
         wait();
       }
       ops.finish_step(stream, {.plan = plan_device.data(),
@@ -267,10 +361,11 @@ Outputs run_decode_steps(Side& side, const DecodeStepsCase& c, bool waits, Toler
     if (waits) {
       run();
     } else {
+      attention.delay();
       device.run_step(stream, key, run);
     }
     const int64_t num_tokens = header.num_tokens;
-    for (const Layer& layer : layers) {
+    for (const DecodeLayer& layer : layers) {
       ops.gather_rows(stream, {.x = layer.out,
                                .row_ids = arange.rows(0, num_tokens),
                                .out = layer.record.rows(num_recorded, num_recorded + num_tokens)});
@@ -280,7 +375,8 @@ Outputs run_decode_steps(Side& side, const DecodeStepsCase& c, bool waits, Toler
   }
   device.synchronize(stream);
   Outputs outputs;
-  for (const Layer& layer : layers) outputs.push_back({"out", side.get(layer.record.rows(0, num_recorded)), tolerance});
+  for (const DecodeLayer& layer : layers)
+    outputs.push_back({"out", side.get(layer.record.rows(0, num_recorded)), tolerance});
   CHECK(num_recorded == num_tokens_in_all, "{} tokens of {}", num_recorded, num_tokens_in_all);
   outputs.push_back({"num_computed_tokens", side.get(state.state.num_computed_tokens), {}});
   return outputs;
@@ -306,6 +402,25 @@ void add_decode_steps_cases(Report& report, Sides sides) {
       family.compare(sides.actual, sides.expected, label, [&](Side& side) {
         return run_decode_steps(side, c, false, {.rel = 4 * ulp_of(act), .abs = 0.1});
       });
+    }
+  }
+  if (sides.actual.ops().attention_latent == nullptr) return;
+  for (const DType kv_dtype : {DType::kBf16, DType::kI8}) {
+    Family family(report,
+                  fmt::format("decode steps of latent vectors {} over {}", act_name(act), dtype_name(kv_dtype)));
+    if (!family.selected()) continue;
+    const auto latent_case = [&](int64_t num_heads, int64_t num_rows, int64_t kv_block_size) {
+      return DecodeStepsCase{act, kv_dtype, 64, 1, 1, num_rows, 0, kv_block_size, num_heads};
+    };
+    for (const DecodeStepsCase& c : {latent_case(16, 1, 16), latent_case(24, 2, 16), latent_case(16, 30, 16),
+                                     latent_case(128, 12, 32), latent_case(20, 120, 16)}) {
+      // Other devices read nothing early.
+      if (c.num_rows > 2 && layer_products_device(sides.actual.device()) == nullptr) continue;
+      family.compare(
+          sides.actual,
+          fmt::format("{} heads, {} rows, blocks of {}, against waiting", c.latent_heads, c.num_rows, c.kv_block_size),
+          [&](Side& side) { return run_decode_steps(side, c, false, {}); },
+          [&](Side& side) { return run_decode_steps(side, c, true, {}); });
     }
   }
 }

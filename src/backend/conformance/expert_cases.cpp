@@ -263,6 +263,81 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
   }
 }
 
+// Tokens whose experts are as uneven as they can be, in sizes at the bounds of kernels, two of them with a NaN and an
+// infinity: these are not finite, and each of the others has what it has alone.
+enum class Crowd { kSameExperts, kLastExperts, kEverySecondExpert, kRising };
+
+void add_expert_crowds(Report& report, Sides sides, const WeightSpec& spec) {
+  constexpr DType kAct = DType::kBf16;
+  Family family(report, fmt::format("expert_mlp of crowds {} by {}", act_name(kAct), weight_spec_name(spec)));
+  if (!family.selected()) return;
+  struct Case {
+    ExpertShape shape;
+    Crowd crowd;
+  };
+  for (const auto& [s, crowd] : {Case{{256, 256, 64, 128, 8, true, false}, Crowd::kSameExperts},
+                                 Case{{256, 264, 72, 250, 8, false, false}, Crowd::kLastExperts},
+                                 Case{{128, 2560, 72, 16, 2, false, false}, Crowd::kSameExperts},
+                                 Case{{129, 2560, 136, 16, 2, true, false}, Crowd::kRising},
+                                 Case{{19, 264, 2560, 4, 3, false, false}, Crowd::kLastExperts},
+                                 Case{{40, 2568, 136, 8, 2, false, false}, Crowd::kEverySecondExpert},
+                                 Case{{900, 520, 200, 3, 2, true, false}, Crowd::kSameExperts},
+                                 Case{{1700, 520, 136, 8, 1, false, false}, Crowd::kEverySecondExpert},
+                                 Case{{1030, 1032, 200, 16, 4, false, false}, Crowd::kRising}}) {
+    constexpr int64_t kMostWork = 100000000;  // where products are slow
+    if (layer_products_device(sides.actual.device()) == nullptr &&
+        s.num_tokens * s.num_experts_per_tok * s.hidden_size * s.intermediate_size > kMostWork) {
+      continue;
+    }
+    ExpertData data = make_expert_data(kAct, s, false);
+    for (int64_t t = 0; t < s.num_tokens; ++t) {
+      for (int64_t i = 0; i < s.num_experts_per_tok; ++i) {
+        const int64_t id = crowd == Crowd::kSameExperts         ? i
+                           : crowd == Crowd::kLastExperts       ? s.num_experts - 1 - i
+                           : crowd == Crowd::kEverySecondExpert ? (t % 5 + i) * 2 % s.num_experts
+                                                                : (t * t / s.num_tokens + i) % s.num_experts;
+        data.ids.span<int32_t>()[static_cast<size_t>(t * s.num_experts_per_tok + i)] = static_cast<int32_t>(id);
+      }
+    }
+    const int64_t nan_token = s.num_tokens / 3, infinite_token = s.num_tokens - 2;
+    const auto element = [&](int64_t t, int64_t k) -> Bf16& {
+      return data.x.span<Bf16>()[static_cast<size_t>(t * s.hidden_size + k)];
+    };
+    element(nan_token, s.hidden_size - 1) = Bf16::from_float(NAN);
+    element(infinite_token, 0) = Bf16::from_float(INFINITY);
+    // As add_expert_mlp(). One call may have 8-bit codes of x where another one keeps x more exactly: a fortieth of
+    // what is of the results' size, in which a step of k that is missing is a fifth.
+    const double many = 64 * s.intermediate_size > 4000 ? 4 : 1;
+    const double flip = many * 0x1p-6 / std::sqrt(static_cast<double>(s.intermediate_size));
+    const auto tolerance_of = [&](const HostTensor& row) {
+      double squares = 0;
+      for (int64_t i = 0; i < s.hidden_size; ++i) squares += std::pow(element_at(row.view(), i), 2);
+      const double of_codes = 0.15 * std::sqrt(squares / static_cast<double>(s.hidden_size));
+      return Tolerance{.rel = 2 * ulp_of(kAct), .abs = 0x1p-16 + (spec.quantizes_activations() ? of_codes : flip)};
+    };
+    Side& side = sides.actual;
+    const HostTensor all = run_experts(side, s, data, spec, 0, s.num_tokens);
+    side.clear();
+    const std::string label =
+        fmt::format("{} tokens, {} of {} experts of {} x {}, crowd {}", s.num_tokens, s.num_experts_per_tok,
+                    s.num_experts, s.intermediate_size, s.hidden_size, static_cast<int>(crowd));
+    for (const int64_t t : {nan_token, infinite_token}) {
+      int64_t num_finite = 0;
+      for (int64_t i = 0; i < s.hidden_size; ++i)
+        num_finite += std::isfinite(element_at(all.view(), t * s.hidden_size + i));
+      family.check(side.name_case(fmt::format("{}: token {}", label, t)),
+                   num_finite == 0 ? "" : fmt::format("{} of {} elements are finite", num_finite, s.hidden_size));
+    }
+    for (const int64_t t :
+         {int64_t{0}, nan_token - 1, nan_token + 1, s.num_tokens / 2, s.num_tokens - 3, s.num_tokens - 1}) {
+      const HostTensor alone = run_experts(side, s, data, spec, t, t + 1);
+      family.check(side.name_case(fmt::format("{}: token {} alone", label, t)),
+                   close_to("out", all.view().rows(t, t + 1), alone, tolerance_of(alone)));
+      side.clear();
+    }
+  }
+}
+
 // A token has the same bits alone, beside others, and where a back-end must take its experts in several parts.
 void add_expert_invariance(Report& report, Sides sides, DType act, const WeightSpec& spec) {
   Family family(report, fmt::format("batch invariance of expert_mlp {} by {}", act_name(act), weight_spec_name(spec)));
@@ -396,6 +471,9 @@ void add_expert_cases(Report& report, Sides sides) {
   for (const WeightSpec& spec : specs) {
     if (!sides.actual.device().supports_experts(spec)) continue;
     add_expert_mlp(report, sides, DType::kBf16, spec);
+  }
+  for (const WeightSpec& spec : {specs[0], specs[1], int4, specs[4]}) {
+    if (sides.actual.device().supports_experts(spec)) add_expert_crowds(report, sides, spec);
   }
   for (const WeightSpec& spec : {specs[0], specs[1], int4}) {
     if (sides.actual.device().supports_experts(spec)) add_expert_layer_products(report, sides, spec);

@@ -52,9 +52,11 @@ void run_heads_wgmma(Stream& stream, const LinearHeadsParams& p) {
       .num_weight_tiles = static_cast<int32_t>(weight_tiles),
       .is_whole = true,  // k is short
   };
-  launch(stream, kKernelIds[i],
-         {.x = std::min<int64_t>(device.num_sms(), num_tiles), .num_threads = kWgmmaThreads}, params,
-         {{"num_tokens", num_tokens}, {"num_heads", num_heads}, {"out_features", desc.out_features},
+  launch(stream, kKernelIds[i], {.x = std::min<int64_t>(device.num_sms(), num_tiles), .num_threads = kWgmmaThreads},
+         params,
+         {{"num_tokens", num_tokens},
+          {"num_heads", num_heads},
+          {"out_features", desc.out_features},
           {"in_features", desc.in_features}});
 }
 

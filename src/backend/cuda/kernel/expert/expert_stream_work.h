@@ -122,12 +122,12 @@ struct StreamCursor {
 };
 
 __device__ inline void copy_streamed_16(uint32_t shared, const char* global) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 // Of what no other warp reads, first to leave L2.
 __device__ inline void copy_streamed_16_once(uint32_t shared, const char* global) {
   constexpr uint64_t kEvictFirst = 0x12f0000000000000ull;  // what createpolicy.fractional.L2::evict_first makes of 1.0
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "l"(kEvictFirst)
                : "memory");
 }

@@ -36,7 +36,7 @@ namespace spate::cuda {
 constexpr int kLanes = 32;
 
 __device__ inline void copy_stream_16(uint32_t shared, const char* global) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 __device__ inline void copy_16(uint32_t shared, const char* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");

@@ -32,7 +32,7 @@ constexpr int kWarps = kCodesWarps, kLanes = 32;
 // What no other CTA reads: past L1.
 __device__ inline uint4 load_stream(const char* address) {
   uint4 value;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(address));
   return value;

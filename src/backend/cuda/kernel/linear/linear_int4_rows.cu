@@ -21,7 +21,7 @@ namespace spate::cuda {
 
 __device__ inline uint2 load_codes(const char* address) {
   uint2 value;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0,%1}, [%2];"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];"
                : "=r"(value.x), "=r"(value.y)
                : "l"(address));
   return value;

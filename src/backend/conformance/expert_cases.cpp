@@ -226,6 +226,9 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
   };
   for (const ExpertShape& s : shapes) {
     if (s.has_outliers && !spec.quantizes_activations()) continue;
+    constexpr int64_t kMostElements = 4000000;  // of x, where products are slow
+    if (layer_products_device(sides.actual.device()) == nullptr && s.num_tokens * s.hidden_size > kMostElements)
+      continue;
     for (const bool other_ranks : {false, true}) {
       const ExpertData data = make_expert_data(act, s, other_ranks);
       // An activation that lies between two values of bf16 may be rounded either way: one of them moves a sum of

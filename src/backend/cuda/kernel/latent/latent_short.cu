@@ -4,8 +4,8 @@
 // LAYOUT     latent.h; every row of q at a multiple of 16 bytes.
 // NUMERICS   Scores, maxima and sums in fp32; probabilities are rounded to bf16 for the product with the latent
 //            vectors, their sum is not. A CTA's sums over that sum, no larger than the largest vector's elements, are
-//            rounded to f16 for the others of its cluster, which add them in their order in fp32. The split depends on
-//            the step's sizes.
+//            rounded to f16 for the others of its cluster, which add them in their order in fp32: vectors' elements are
+//            65,504 at most. The split depends on the step's sizes.
 // WORK       Nothing is looked up: a CTA of a cluster of 8 has one run of at most 80 keys of 64 rows, one copy of q and
 //            one of the keys, which may begin while the kernel before still runs: all but the sixteen with the step's
 //            key. Two warpgroups have the scores of half the keys each, then 256 columns of all. The CTAs send each
